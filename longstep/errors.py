@@ -45,3 +45,14 @@ class JournalError(LongstepError):
 
 class WorldError(LongstepError):
     """A task generator, expert or verifier failed. Such an episode is dropped, not scored."""
+
+
+class ContextFull(ChatError):
+    """The prompt leaves no room for an answer. Carries both numbers, so that a caller can cut or compact."""
+
+    def __init__(self, *, num_tokens: int, context_tokens: int):
+        super().__init__(
+            f"the prompt has {num_tokens} tokens and the model's context is {context_tokens}: "
+            f"shorten the task, or use a model with a longer context"
+        )
+        self.num_tokens, self.context_tokens = num_tokens, context_tokens
