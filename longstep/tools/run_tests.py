@@ -1,0 +1,44 @@
+"""run_tests: pytest in the sandbox, and a report that is short, regular and says where the failure is."""
+
+from pathlib import Path
+
+from longstep.sandbox.base import CommandResult, Limits
+from longstep.tools import pytest_child
+from longstep.tools.base import ToolContext, ToolOutput
+from longstep.tools.function import ToolMistake, tool
+from longstep.tools.paths import inside
+from longstep.tools.slim import slim
+
+LIMITS = Limits(time_s=60.0)
+SOURCE = Path(pytest_child.__file__).read_text()
+
+
+def check_path(workspace: Path, path: str) -> str:
+    """The path of a test file, folder or `file::test`, relative to the workspace."""
+    file, _, test = path.partition("::")
+    shown, real = inside(workspace, file)
+    if shown.startswith("-") or not (workspace / real).exists():
+        raise ToolMistake(f"no tests found under {path}: no such file or folder")
+    return f"{shown}::{test}" if test else shown
+
+
+def render(result: CommandResult, path: str, limits: Limits) -> ToolOutput:
+    """A ToolOutput from what the child printed and how it ended."""
+    if result.exit_code is None:
+        return ToolOutput(text=f"killed after {limits.time_s:g} s: the tests did not end", is_error=True)
+    parts = result.stdout.split(pytest_child.MARK)
+    if len(parts) != 3:
+        said = slim(result.stderr.strip(), 5, 10)
+        text = f"pytest ended with exit {result.exit_code} and no report"
+        return ToolOutput(text=f"{text}\n{said}" if said else text, is_error=True)
+    report = parts[1]
+    if not report:
+        return ToolOutput(text=f"no tests found under {path}", is_error=True)
+    return ToolOutput(text=slim(report), is_error=not report.startswith(("PASSED", "FAILED", "ERROR")))
+
+
+@tool("run_tests", "Run the tests.", {}, {"path": "string"}, safe_to_repeat=True)
+def run_tests(context: ToolContext, path: str = ".") -> ToolOutput:
+    target = check_path(context.workspace, path)
+    argv = ["python", "-P", "-c", f"{SOURCE}\nmain(sys.argv[1])", target]
+    return render(context.sandbox.run(argv, workspace=context.workspace, limits=LIMITS), path, LIMITS)
