@@ -116,6 +116,7 @@ class ToolSpec(_Struct):
     name: str
     description: str
     parameters: dict[str, Any]
+    strict: bool | None = None  # declared to the model as given
 
 
 def to_json(value: Message | History | ToolSpec | Usage) -> bytes:
