@@ -1,0 +1,175 @@
+"""What the network remembers of each sequence: pages of latents for attention layers, a state for KDA layers.
+
+A *slot* is one sequence's place. Attention layers keep C = kv latent + shared key (and, with DSA, one index key) per
+position, in pages of 64 positions out of one pool; KDA layers keep a recurrent matrix in fp32 and the convolution's
+tail, of the same size at any length. A state cannot be cut back: to return to an earlier point, `copy` beforehand.
+
+A sequence's pages lie one after another wherever the pool allows it, so that a single sequence is read as one view,
+without a copy.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longstep.errors import UserError
+from longstep.model.config import ModelConfig
+
+PAGE = 64  # positions
+
+
+class Cache:
+    """Room for `num_slots` sequences with `max_tokens` positions in all (rounded up to pages), on one device.
+
+    `dtype` is that of latents, index keys and tails; states are fp32, or float64 if `dtype` is.
+    """
+
+    def __init__(
+        self,
+        cfg: ModelConfig,
+        num_slots: int,
+        max_tokens: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ):
+        self.cfg = cfg
+        self.num_slots = num_slots
+        self.num_pages = -(-max_tokens // PAGE)
+        kda, positions = cfg.kda, self.num_pages * PAGE
+        state_dtype = torch.promote_types(dtype, torch.float32)
+        # latents [attention layer, position, C], index keys [attention layer, position, I]
+        self.kv = torch.zeros(cfg.num_attention, positions, cfg.mla.d_cache, dtype=dtype, device=device)
+        d_index = cfg.dsa.head_dim if cfg.dsa else 0
+        self.index_keys = torch.zeros(cfg.num_attention, positions, d_index, dtype=dtype, device=device)
+        # states [KDA layer, slot, H, K, V], tails [KDA layer, slot, W - 1, q | k | v channels]
+        shape = (cfg.num_kda, num_slots, kda.num_heads, kda.head_dim, kda.head_dim)
+        self.states = torch.zeros(shape, dtype=state_dtype, device=device)
+        self.tails = torch.zeros(cfg.num_kda, num_slots, kda.conv_width - 1, 3 * kda.width, dtype=dtype, device=device)
+        self.lengths = [0] * num_slots  # positions held by each slot
+        self._pages: list[list[int]] = [[] for _ in range(num_slots)]
+        self._free_slots = list(range(num_slots))[::-1]
+        self._page_taken = [False] * self.num_pages
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in (self.kv, self.index_keys, self.states, self.tails))
+
+    @property
+    def num_free_slots(self) -> int:
+        return len(self._free_slots)
+
+    @property
+    def num_free_pages(self) -> int:
+        return self._page_taken.count(False)
+
+    def alloc(self) -> int:
+        """An empty slot. Raises UserError when all are taken."""
+        if not self._free_slots:
+            raise UserError(
+                f"all {self.num_slots} slots of the cache are taken; free one, or make the cache with more slots"
+            )
+        slot = self._free_slots.pop()
+        self.states[:, slot] = 0
+        self.tails[:, slot] = 0
+        return slot
+
+    def free(self, slot: int) -> None:
+        """Give the slot and its pages back."""
+        assert slot not in self._free_slots, f"slot {slot} is free already"
+        for page in self._pages[slot]:
+            self._page_taken[page] = False
+        self._pages[slot], self.lengths[slot] = [], 0
+        self._free_slots.append(slot)
+
+    def copy(self, slot: int) -> int:
+        """A new slot that holds the same sequence: a snapshot, or a branch. Raises UserError when there is no room."""
+        new = self.alloc()
+        try:
+            self.extend([new], self.lengths[slot])
+        except UserError:
+            self.free(new)
+            raise
+        self.states[:, new] = self.states[:, slot]
+        self.tails[:, new] = self.tails[:, slot]
+        for theirs, ours in zip(self._pages[slot], self._pages[new], strict=True):
+            to, of = (slice(p * PAGE, (p + 1) * PAGE) for p in (ours, theirs))
+            self.kv[:, to] = self.kv[:, of]
+            self.index_keys[:, to] = self.index_keys[:, of]
+        return new
+
+    def extend(self, slots: Sequence[int], num_tokens: int) -> list[int]:
+        """Make room for `num_tokens` more positions in each slot; returns the lengths before. All slots or none.
+
+        Raises UserError when the pool has too few pages. The caller writes the new positions with `append`.
+        """
+        first = [self.lengths[slot] for slot in slots]
+        need = [
+            -(-(length + num_tokens) // PAGE) - len(self._pages[slot])
+            for slot, length in zip(slots, first, strict=True)
+        ]
+        if sum(need) > 0:
+            if sum(need) > self.num_free_pages:
+                raise UserError(
+                    f"the cache has {self.num_free_pages} free pages of {PAGE} positions, {sum(need)} are needed for "
+                    f"{num_tokens} more tokens; free a sequence, or make the cache larger than {self.num_pages * PAGE} tokens"
+                )
+            for slot, n in zip(slots, need, strict=True):
+                self._grow(slot, n)
+        for slot in slots:
+            self.lengths[slot] += num_tokens
+        return first
+
+    def _grow(self, slot: int, num_pages: int) -> None:
+        pages = self._pages[slot]
+        for _ in range(num_pages):
+            following = pages[-1] + 1 if pages else self.num_pages
+            if following >= self.num_pages or self._page_taken[following]:
+                following = self._roomiest_page()
+            self._page_taken[following] = True
+            pages.append(following)
+
+    def _roomiest_page(self) -> int:
+        """Where a run of pages can grow longest without being in another sequence's way."""
+        best_run, best_page, start = 0, -1, None
+        for page in range(self.num_pages + 1):
+            is_free = page < self.num_pages and not self._page_taken[page]
+            if is_free and start is None:
+                start = page
+            elif not is_free and start is not None:
+                # the sequence before this run, if any, may grow into its first half
+                page_in_run = start if start == 0 else (start + page) // 2
+                if page - page_in_run > best_run:
+                    best_run, best_page = page - page_in_run, page_in_run
+                start = None
+        assert best_page >= 0, "extend has checked that there are free pages"
+        return best_page
+
+    def append(self, pool: Tensor, layer: int, slot: int, first: int, new_TC: Tensor) -> Tensor:
+        """Write positions from `first` on into `pool` (`kv` or `index_keys`) of an attention layer.
+
+        Returns all positions up to there, [first + T, C]: a view where the pages lie in one run, else a copy.
+        """
+        pages = self._pages[slot]
+        end = first + len(new_TC)
+        if self._is_run(pages):
+            start = pages[0] * PAGE
+            pool[layer, start + first : start + end] = new_TC
+            return pool[layer, start : start + end]
+        rows = torch.tensor(pages, device=pool.device)[:, None] * PAGE + torch.arange(PAGE, device=pool.device)
+        rows_S = rows.flatten()[:end]
+        pool[layer, rows_S[first:]] = new_TC.to(pool.dtype)
+        return pool[layer, rows_S]
+
+    @staticmethod
+    def _is_run(pages: list[int]) -> bool:
+        # each page is the one before plus one, or the last minus the first would be larger: pages are distinct but
+        # need not rise, so every step is looked at
+        return all(b == a + 1 for a, b in zip(pages, pages[1:], strict=False))
+
+    def check(self) -> None:
+        """Asserts that free and used add up: no page lost, none in two sequences."""
+        used = [page for pages in self._pages for page in pages]
+        assert len(used) == len(set(used)), "a page belongs to two sequences"
+        assert sorted(used) == [p for p, taken in enumerate(self._page_taken) if taken], "a page was lost"
+        assert all(-(-n // PAGE) == len(p) for n, p in zip(self.lengths, self._pages, strict=True)), "lengths are off"

@@ -1,0 +1,79 @@
+"""Multi-head latent attention in plain torch: the truth, in two forms that agree.
+
+B sequences, T queries, S positions, H heads, C = L + R cached values, Q = N + R query dims, M = N + V.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from longstep.ops.numerics import wide
+
+ABSORB_UP_TO = 16  # queries; with more of them expanding the latents once costs less than reading them per head
+
+
+def causal_mask(T: int, S: int, first: int, device: torch.device, cu_seqlens: Tensor | None = None) -> Tensor:
+    """[T, S], true where query t, at position first + t, may look at position s."""
+    t, s = torch.arange(first, first + T, device=device)[:, None], torch.arange(S, device=device)
+    mask_TS = s <= t
+    if cu_seqlens is not None:
+        doc_S = torch.searchsorted(cu_seqlens.to(device), s, right=True)
+        mask_TS = mask_TS & (doc_S == doc_S[first : first + T, None])
+    return mask_TS
+
+
+def expand(kv_BSC: Tensor, w_kvb_HML: Tensor, d_nope: int) -> tuple[Tensor, Tensor]:
+    """Keys [B, H, S, Q] and values [B, H, S, V] out of the cached latents."""
+    L = w_kvb_HML.shape[2]
+    c_BSL, r_BSR = kv_BSC.split((L, kv_BSC.shape[2] - L), dim=-1)
+    k_nope, v = torch.einsum("bsl,hml->bhsm", c_BSL, w_kvb_HML.to(c_BSL.dtype)).split(
+        (d_nope, w_kvb_HML.shape[1] - d_nope), dim=-1
+    )
+    return torch.cat((k_nope, r_BSR[:, None].expand(-1, k_nope.shape[1], -1, -1)), dim=-1), v
+
+
+def attend_expanded(q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, first: int, cu_seqlens: Tensor | None) -> Tensor:
+    T, S = q_BTHQ.shape[1], kv_BSC.shape[1]
+    R = kv_BSC.shape[2] - w_kvb_HML.shape[2]
+    q = q_BTHQ.transpose(1, 2)
+    k, v = expand(kv_BSC, w_kvb_HML, q.shape[-1] - R)
+    if first:
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask(T, S, first, q.device))
+    else:
+        bounds = [0, T] if cu_seqlens is None else cu_seqlens.tolist()
+        o = torch.cat(
+            [
+                F.scaled_dot_product_attention(*(x[:, :, a:b] for x in (q, k, v)), is_causal=True)
+                for a, b in pairwise(bounds)
+            ],
+            dim=2,
+        )
+    return o.transpose(1, 2)
+
+
+def attend_absorbed(q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, visible_BTS: Tensor | None) -> Tensor:
+    """The queries are taken into the space of the latents, which are then read as they lie, once for all heads."""
+    L, R = w_kvb_HML.shape[2], kv_BSC.shape[2] - w_kvb_HML.shape[2]
+    N = q_BTHQ.shape[-1] - R
+    w_k, w_v = w_kvb_HML.to(q_BTHQ.dtype).split((N, w_kvb_HML.shape[1] - N), dim=1)
+    q_nope, q_shared = q_BTHQ.split((N, R), dim=-1)
+    q_BTHC = torch.cat((torch.einsum("bthn,hnl->bthl", q_nope, w_k), q_shared), dim=-1)
+    s_BTHS = wide(torch.einsum("bthc,bsc->bths", q_BTHC, kv_BSC)) * q_BTHQ.shape[-1] ** -0.5
+    if visible_BTS is not None:
+        s_BTHS = s_BTHS.masked_fill(~visible_BTS[:, :, None], -torch.inf)
+    a_BTHS = s_BTHS.softmax(-1).to(kv_BSC.dtype)
+    return torch.einsum("bthl,hvl->bthv", torch.einsum("bths,bsl->bthl", a_BTHS, kv_BSC[..., :L]), w_v)
+
+
+def attend(
+    q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, *, first: int = 0, cu_seqlens: Tensor | None = None
+) -> Tensor:
+    T, S = q_BTHQ.shape[1], kv_BSC.shape[1]
+    assert first + T == S, f"{T} queries from position {first} need exactly {first + T} cached positions, not {S}"
+    assert cu_seqlens is None or (first == 0 and q_BTHQ.shape[0] == 1), "packed documents start a row of their own"
+    if T <= ABSORB_UP_TO and cu_seqlens is None:
+        visible = None if T == 1 else causal_mask(T, S, first, q_BTHQ.device)[None]
+        return attend_absorbed(q_BTHQ, kv_BSC, w_kvb_HML, visible)
+    return attend_expanded(q_BTHQ, kv_BSC, w_kvb_HML, first, cu_seqlens)
