@@ -15,7 +15,8 @@ What the loop decides, so that the model learns one set of rules:
   ("no answer"). The same holds for text that was cut at the token limit.
 - Limits speak before they bite: one bracketed line at the end of a step's last result when a fifth of the steps,
   the context or the time is left, and again before the last step. Short episodes never see one.
-- A tool that breaks (raises) is an error result. A broken sandbox (SandboxError) is not the agent's doing: it ends the run.
+- A tool that breaks (raises) is an error result. A broken sandbox (SandboxError) is not the agent's doing: it ends
+  the run.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ Why = Literal["answered", "no answer", "out of steps", "out of context", "out of
 
 # A turn needs room for at least a short call; with less left the episode is over.
 MIN_TURN_TOKENS = 64
+UNKNOWN = "outcome unknown: the run was cut off while this ran; it may have happened or not. Look before you repeat it."
 NUDGE = "You wrote neither a call nor an answer. Call a tool, or answer in a sentence."
 NUDGE_CUT = "Your turn was cut at its token limit. Go on in fewer words: call a tool, or answer in a sentence."
 
@@ -151,7 +153,7 @@ class Journal(Protocol):
 
 
 def num_turns(history: History) -> int:
-    return sum(isinstance(message, Turn) for message in history)
+    return [type(message) for message in history].count(Turn)  # called thrice a step: 20 us at 1,000 messages
 
 
 def after_turn(history: History, turn: Turn) -> State:
@@ -178,11 +180,15 @@ def after_result(state: Act, result: ToolResult) -> Act | Think:
     return Think((*state.history, *results))
 
 
-def refusal(call: ToolCall, turn: Turn, tools: Mapping[str, Tool]) -> str | None:
-    """Why this call must not run, in words that help the model; None if it may."""
+def refusal(state: Act, tools: Mapping[str, Tool]) -> str | None:
+    """Why the first pending call must not run, in words that help the model; None if it may."""
+    call, turn = state.pending[0], state.history[-1]
+    assert isinstance(turn, Turn), "Act follows a turn"
     if turn.stop == "length":
         # which of a cut turn's calls are whole is the parser's guess, and later calls often lean on earlier ones
         return "not run: your turn was cut at its token limit. Repeat the call with shorter arguments."
+    if any(result.text == UNKNOWN for result in state.results):
+        return "not run: the outcome of an earlier call of this turn is unknown."
     if call.name not in tools:
         return f"no tool named {call.name!r}. Tools: {', '.join(tools)}."
     if call.bad_arguments is not None:
@@ -203,10 +209,12 @@ def limit_note(history: History, limits: Limits, window_tokens: int, elapsed_s: 
         notes.append("1 step left: answer now")
     elif left > 1 and left == limits.max_steps // 5:
         notes.append(f"{left} of {limits.max_steps} steps left")
-    used = [m.usage.fresh_input + m.usage.cache_read + m.usage.cache_write + m.usage.output
-            for m in history if isinstance(m, Turn)][-2:]  # fmt: skip
-    if used[-1] >= 0.8 * window_tokens > (used[0] if len(used) > 1 else 0):
-        notes.append(f"{used[-1]} of {window_tokens} context tokens used")
+    turns = (m.usage for m in reversed(history) if isinstance(m, Turn))
+    used, used_before = (
+        u.fresh_input + u.cache_read + u.cache_write + u.output for u in (next(turns), next(turns, Usage()))
+    )
+    if used >= 0.8 * window_tokens > used_before:
+        notes.append(f"{used} of {window_tokens} context tokens used")
     if limits.max_time_s is not None and elapsed_s >= 0.8 * limits.max_time_s > last_elapsed_s:
         notes.append(f"{max(0, round(limits.max_time_s - elapsed_s))} s left")
     return f"\n[{'; '.join(notes)}]" if notes else ""
@@ -305,12 +313,11 @@ async def _think(state: Think, run: _Run) -> State:
 
 
 async def _act(state: Act, run: _Run) -> State:
-    call, turn, step = state.pending[0], state.history[-1], num_turns(state.history)
-    assert isinstance(turn, Turn), "Act follows a turn"
+    call, step = state.pending[0], num_turns(state.history)
     run.tell(CallStarted(step, call))
     begin_s = time.monotonic()
     cancelled: asyncio.CancelledError | None = None
-    refused = refusal(call, turn, run.tools)
+    refused = refusal(state, run.tools)
     if refused is not None:
         output = ToolOutput(text=refused, is_error=True)
     else:
@@ -323,7 +330,9 @@ async def _act(state: Act, run: _Run) -> State:
     if len(state.pending) == 1:
         note = limit_note(state.history, run.limits, run.window_tokens, run.elapsed_s, run.step_end_s)
         run.step_end_s = run.elapsed_s
-    result = ToolResult(call_id=call.id, name=call.name, text=output.text + note, is_error=output.is_error)
+    # a file name that is no UTF-8 must not break the journal or the prompt
+    text = output.text.encode("utf-8", "replace").decode() + note
+    result = ToolResult(call_id=call.id, name=call.name, text=text, is_error=output.is_error)
     if run.journal is not None:
         run.journal.tool_outcome(step, result, wall_s)
     run.tell(CallFinished(step, call, result, wall_s))
