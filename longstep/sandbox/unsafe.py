@@ -1,7 +1,6 @@
 """No walls: commands run as the caller, with resource limits only. Must be asked for by name."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,30 +8,32 @@ from pathlib import Path
 from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits, Sandbox
 from longstep.sandbox.bubblewrap import Bubblewrap
-from longstep.sandbox.supervise import small_env, supervise, with_rlimits
+from longstep.sandbox.supervise import command_path, small_env, supervise, with_rlimits
 
 
 class NoSandbox:
-    """Runs commands in a process group of their own. They can read and write whatever the caller can, and the network."""
+    """Commands run in a process group of their own, with all that the caller may read, write and reach."""
 
     name = "none"
 
-    def run(self, argv: Sequence[str], *, workspace: Path, limits: Limits = Limits()) -> CommandResult:
+    def run(self, argv: Sequence[str], *, workspace: Path, limits: Limits = Limits()) -> CommandResult:  # noqa: B008
         workspace = workspace.resolve()
         if not workspace.is_dir():
             raise SandboxError(f"sandbox: the workspace {workspace} is not a folder")
         started_s = time.monotonic()
-        path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         process = subprocess.Popen(
             with_rlimits(list(argv), limits),
             cwd=workspace,
-            env=small_env(str(workspace), path),
+            env=small_env(str(workspace), command_path()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        return supervise(process, limits, started_s)
+        result = supervise(process, limits, started_s)
+        if result is None:
+            raise SandboxError("sandbox: /bin/sh did not start the command; is there a POSIX shell?")
+        return result
 
 
 def open_sandbox(unsafe: bool = False) -> Sandbox:

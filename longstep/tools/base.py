@@ -27,7 +27,12 @@ class ToolOutput:
 
 
 class Tool(Protocol):
-    spec: ToolSpec
-    safe_to_repeat: bool  # true if running it twice leaves the same state as once
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    @property
+    def safe_to_repeat(self) -> bool:
+        """True if running it twice leaves the same state as once."""
+        ...
 
     def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput: ...

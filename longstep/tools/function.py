@@ -10,7 +10,7 @@ from longstep.tools.base import ToolContext, ToolOutput
 _TYPES: dict[str, type] = {"string": str, "integer": int}
 
 
-class ToolMistake(Exception):
+class ToolMistake(Exception):  # noqa: N818 (the mistake is the model's, not an error of ours)
     """What the model did wrong, as the sentence that it will read."""
 
 

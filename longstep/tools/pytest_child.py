@@ -1,121 +1,137 @@
 """Runs pytest in a process of its own and writes a report. Only pytest and the standard library may be imported.
 
 Its source is handed to `python -P -c` in the sandbox (`run_tests.py`), so that nothing of ours has to be visible there,
-and to the server that forks a process per run (`warm_tests.py`). Both print the same report.
+and to the fork server (`warm_tests.py`). Both give the same report, which goes to the real stdout between two `MARK`s;
+what the tests print goes to a file without a name.
 
-The report stands on the real stdout; what the tests print goes to a file without a name.
+    FAILED 1 of 12 tests
+    test: tests/test_stock.py::test_total
+    at: stock/core.py:12 in total            the deepest line of the workspace that is no test, else the test's
+    code: return sum(rows[1:])               what stands there
+    test line: assert total(rows) == 12      the deepest line in a test file
+    error: AssertionError: assert 9 == 12    the first line of the message
 """
 
+import contextlib
+import gc
+import json
 import linecache
 import os
+import resource
+import select
+import shutil
 import signal
 import sys
 import tempfile
+import time
+from collections.abc import Generator
+from types import FrameType
+from typing import Any
 
 import pytest
 
-MARK = "\x1elongstep-report\x1e"  # before the report; a "record separator", which no ordinary program prints
+MARK = "\x1elongstep-report\x1e"  # with "record separators", which no ordinary program prints
 NUM_DETAILED = 3
 WIDTH = 160
-TEST_CPU_S = 3.0  # one test; a loop without end is then a failure like others, with its place
+TEST_CPU_S = 3.0  # of one test; a loop without end is then a failure like others, with its place
 TEST_WALL_S = 10.0
+CONFIGS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 
 
 class Timeout(BaseException):
     """Not an Exception, so that the code under test does not swallow it."""
 
 
-def cut(text):
-    return text if len(text) <= WIDTH else text[:WIDTH]
+def is_test(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py"
+
+
+def sentence(error: BaseException) -> str:
+    """Type and first line of the message."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}"
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"its str() raised {type(broken).__name__}"
+    first = text.split("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def true_error(error: BaseException) -> BaseException:
+    """pytest wraps what an import raised in an error of its own."""
+    return getattr(error, "cause", None) or error.__cause__ or error
+
+
+def stop(signum: int, frame: FrameType | None) -> None:
+    limit_s = TEST_CPU_S if signum == signal.SIGPROF else TEST_WALL_S
+    raise Timeout(f"the test did not end in {limit_s:g} s")
 
 
 class Report:
-    """A pytest plugin that collects counts and the first failures."""
+    """A pytest plug-in that counts tests and keeps the details of the first failures."""
 
-    def __init__(self, workspace):
+    def __init__(self, workspace: str):
         self.workspace = os.path.realpath(workspace) + os.sep
-        self.failed = {}  # node id -> lines of detail, or None beyond NUM_DETAILED
-        self.passed = set()
-        self.skipped = set()
-        self.broken = {}  # the same for files that could not be collected
+        self.passed: set[str] = set()
+        self.skipped: set[str] = set()
+        self.failed: dict[str, list[str] | None] = {}  # node id -> lines of detail; None beyond NUM_DETAILED
+        self.broken: dict[str, list[str] | None] = {}  # the same for files that could not be collected
 
-    def place(self, path):
-        """Path relative to the workspace, or None for code outside of it."""
+    def place(self, path: str) -> str | None:
+        """The path relative to the workspace, or None for code outside of it."""
         if path.startswith("<"):  # code without a file
             return None
         real = os.path.realpath(path)
         return real[len(self.workspace) :] if real.startswith(self.workspace) else None
 
-    @staticmethod
-    def is_test(path):
-        name = os.path.basename(path)
-        return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py"
-
-    def details(self, error):
-        """The lines of one failure, from an exception with its traceback."""
-        frames = []
-        tb = error.__traceback__
-        while tb is not None:
-            code = tb.tb_frame.f_code
+    def details(self, error: BaseException) -> list[str]:
+        frames: list[tuple[str, int, str, str]] = []
+        trace = error.__traceback__
+        while trace is not None:
+            code, line = trace.tb_frame.f_code, trace.tb_lineno
             path = self.place(code.co_filename)
             if path is not None:
-                source = linecache.getline(code.co_filename, tb.tb_lineno).strip()
-                frames.append((path, tb.tb_lineno, code.co_name, source))
-            tb = tb.tb_next
-        if isinstance(error, SyntaxError) and error.filename and self.place(error.filename):
+                frames.append((path, line, code.co_name, linecache.getline(code.co_filename, line).strip()))
+            trace = trace.tb_next
+        if isinstance(error, SyntaxError) and error.filename:
             path, line = self.place(error.filename), error.lineno or 1
-            frames.append((path, line, "<module>", linecache.getline(error.filename, line).strip()))
-        in_code = [frame for frame in frames if not self.is_test(frame[0])]
-        in_tests = [frame for frame in frames if self.is_test(frame[0])]
+            if path is not None:
+                frames.append((path, line, "<module>", linecache.getline(error.filename, line).strip()))
+        in_code = [frame for frame in frames if not is_test(frame[0])]
+        in_tests = [frame for frame in frames if is_test(frame[0])]
         lines = []
         for path, line, name, source in (in_code or in_tests)[-1:]:
             where = "" if name == "<module>" else f" in {name}"
-            lines += [cut(f"at: {path}:{line}{where}"), cut(f"code: {source}")]
+            lines += [f"at: {path}:{line}{where}", f"code: {source}"]
         for _, _, name, source in in_tests[-1:]:
-            if name == "<module>":  # a file that could not be collected: no test has run
-                break
-            lines.append(cut(f"test line: {source}"))
-        lines.append(cut(f"error: {self.sentence(error)}"))
-        return lines
+            if name != "<module>":  # else the file could not be collected: no test has run
+                lines.append(f"test line: {source}")
+        return [*lines, f"error: {sentence(error)}"]
 
-    @staticmethod
-    def sentence(error):
-        if isinstance(error, SyntaxError):
-            return f"{type(error).__name__}: {error.msg}"
-        try:
-            text = str(error)
-        except Exception as broken:
-            text = f"<str() raised {type(broken).__name__}>"
-        first = text.split("\n")[0]
-        return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-    def add(self, found, key, first_line, error):
+    def add(self, found: dict[str, list[str] | None], key: str, first_line: str, error: BaseException) -> None:
         if key not in found:
-            found[key] = [cut(first_line), *self.details(error)] if len(found) < NUM_DETAILED else None
+            detail = [first_line, *self.details(error)] if len(found) < NUM_DETAILED else None
+            found[key] = detail and [line[:WIDTH] for line in detail]
 
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_pyfunc_call(self, pyfuncitem):
-        def stop(signum, frame):
-            raise Timeout(
-                f"the test did not end in {TEST_CPU_S:g} s"
-                if signum == signal.SIGPROF
-                else f"the test did not end in {TEST_WALL_S:g} s"
-            )
-
-        signal.signal(signal.SIGPROF, stop)
-        signal.signal(signal.SIGALRM, stop)
-        signal.setitimer(signal.ITIMER_PROF, TEST_CPU_S)
-        signal.setitimer(signal.ITIMER_REAL, TEST_WALL_S)
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self) -> Generator[None, Any, Any]:
+        for kind, timer, limit_s in (
+            (signal.SIGPROF, signal.ITIMER_PROF, TEST_CPU_S),
+            (signal.SIGALRM, signal.ITIMER_REAL, TEST_WALL_S),
+        ):
+            signal.signal(kind, stop)
+            signal.setitimer(timer, limit_s)
         try:
-            yield
+            return (yield)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_makereport(self, item, call):
-        outcome = yield
-        report = outcome.get_result()
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        report = yield
         if report.failed:
             error = call.excinfo.value if call.excinfo else AssertionError(str(report.longrepr))
             self.add(self.failed, item.nodeid, f"test: {item.nodeid}", error)
@@ -123,62 +139,116 @@ class Report:
             self.skipped.add(item.nodeid)
         elif report.when == "call":
             self.passed.add(item.nodeid)
+        return report
 
-    def pytest_exception_interact(self, node, call, report):
-        if isinstance(report, pytest.CollectReport):
+    def pytest_exception_interact(self, node: pytest.Collector, call: pytest.CallInfo[None], report: object) -> None:
+        if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
             error = call.excinfo.value
-            cause = error.__cause__  # pytest wraps the true error of an import in a CollectError
-            self.add(self.broken, node.nodeid, f"ERROR collecting {node.nodeid}", cause if cause is not None else error)
+            self.add(self.broken, node.nodeid, f"ERROR collecting {node.nodeid}", true_error(error))
 
-    def text(self):
+    @pytest.hookimpl(wrapper=True)
+    def pytest_load_initial_conftests(self) -> Generator[None, Any, Any]:
+        try:
+            return (yield)
+        except Exception as error:
+            cause = true_error(error)
+            if cause is not error:
+                self.add(self.broken, "conftest.py", "ERROR collecting conftest.py", cause)
+            raise
+
+    def text(self) -> str | None:
         """The whole report; None if no test was found."""
-        found, lines = self.broken, []
-        if not self.broken:
-            num_failed = len(self.failed)
-            num_tests = len(self.passed - self.failed.keys()) + num_failed
+        if self.broken:
+            found, lines = self.broken, []
+        else:
+            found = self.failed
+            num_tests = len(self.passed | self.failed.keys())
             skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
-            if num_failed:
-                found, lines = self.failed, [f"FAILED {num_failed} of {num_tests} tests{skipped}"]
-            elif num_tests or skipped:
-                return f"PASSED {num_tests} tests{skipped}"
-            else:
+            if not num_tests and not skipped:
                 return None
+            if not found:
+                return f"PASSED {num_tests} tests{skipped}"
+            lines = [f"FAILED {len(found)} of {num_tests} tests{skipped}"]
         lines += [line for detail in found.values() if detail for line in detail]
         if len(found) > NUM_DETAILED:
             lines.append(f"({len(found) - NUM_DETAILED} more)")
         return "\n".join(lines)
 
 
-def main(path):
-    """Run the tests at `path` of the current folder; print the report to stdout; never returns."""
+def main(path: str) -> None:
+    """Run the tests at `path` of the current folder, print the report, end the process."""
     workspace = os.getcwd()
     sys.path.insert(0, workspace)
     out = os.dup(1)
-    scratch = tempfile.TemporaryFile()
-    os.dup2(scratch.fileno(), 1)
-    os.dup2(scratch.fileno(), 2)
-    config = next(
-        (name for name in ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg") if os.path.isfile(name)), None
-    )
-    if config is None:  # plug-ins installed beside pytest cost start-up time, and a plain project asks for none
-        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    report = Report(workspace)
-    arguments = [
-        "-q",
-        "--tb=short",
-        "-p",
-        "no:cacheprovider",
-        f"--rootdir={workspace}",
-        "-c",
-        config or os.devnull,
-        path,
-    ]
-    code = int(pytest.main(arguments, plugins=[report]))
-    text = report.text()
-    if text is None:
-        sys.stdout.flush()
-        scratch.seek(0)
-        said = scratch.read().decode("utf-8", "replace").strip()
-        text = "" if code == 5 else f"pytest could not start:\n{said}"
-    os.write(out, f"{MARK}{text}{MARK}".encode("utf-8", "replace"))
-    os._exit(code)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+        config = next((name for name in CONFIGS if os.path.isfile(name)), None)
+        if config is None:  # plug-ins installed beside pytest cost start-up time, and a plain project asks for none
+            os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        where = [f"--rootdir={workspace}", "-c", config or os.devnull]  # never a config from above the workspace
+        report = Report(workspace)
+        code = int(pytest.main(["-q", "--tb=short", "-p", "no:cacheprovider", *where, path], plugins=[report]))
+        text = report.text()
+        if text is None and code == pytest.ExitCode.NO_TESTS_COLLECTED:
+            text = ""
+        elif text is None:
+            sys.stdout.flush()
+            said.seek(0)
+            text = f"pytest could not start\n{said.read().decode('utf-8', 'replace').strip()}"
+    data = f"{MARK}{text}{MARK}".encode("utf-8", "replace")
+    while data:
+        data = data[os.write(out, data) :]
+    os._exit(code)  # threads and exit handlers of the tests have no say
+
+
+def _run_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Fork, run one request in the child, give back its output and exit code (None: killed for its time)."""
+    reader, writer = os.pipe()
+    scratch = tempfile.mkdtemp()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.close(reader)
+        os.dup2(writer, 1)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        tempfile.tempdir = scratch
+        for kind, limit in request["rlimits"].items():
+            resource.setrlimit(int(kind), (limit, limit))
+        os.chdir(request["workspace"])
+        try:
+            main(request["path"])
+        finally:  # main does not return; if it raised, this copy of the server must not go on
+            os._exit(70)
+    os.close(writer)
+    output, deadline_s, code = b"", time.monotonic() + request["time_s"], 0
+    while True:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or not select.select([reader], [], [], left_s)[0]:
+            code = -1
+            break
+        data = os.read(reader, 1 << 16)
+        if not data:
+            break
+        output = (output + data)[: request["output_bytes"]]
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)  # whatever the tests have left running
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(reader)
+    shutil.rmtree(scratch, ignore_errors=True)
+    exit_code = None if code < 0 else status if status >= 0 else 128 - status
+    return {"exit_code": exit_code, "stdout": output.decode("utf-8", "replace")}
+
+
+def serve() -> None:
+    """Answer requests, one JSON line each on stdin, with one JSON line each on stdout, until stdin ends."""
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+        keep, sys.stdout = sys.stdout, nowhere
+        try:  # imports what pytest imports only when it runs
+            pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={folder}", "-c", os.devnull, folder])
+        finally:
+            sys.stdout = keep
+    gc.freeze()  # the collector would touch, and so copy, every page in every child
+    for line in sys.stdin:
+        print(json.dumps(_run_request(json.loads(line))), flush=True)

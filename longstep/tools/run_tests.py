@@ -1,8 +1,9 @@
 """run_tests: pytest in the sandbox, and a report that is short, regular and says where the failure is."""
 
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
-from longstep.sandbox.base import CommandResult, Limits
+from longstep.sandbox.base import CommandResult, Limits, Sandbox
 from longstep.tools import pytest_child
 from longstep.tools.base import ToolContext, ToolOutput
 from longstep.tools.function import ToolMistake, tool
@@ -13,17 +14,24 @@ LIMITS = Limits(time_s=60.0)
 SOURCE = Path(pytest_child.__file__).read_text()
 
 
-def check_path(workspace: Path, path: str) -> str:
+@runtime_checkable
+class RunsTests(Protocol):
+    """A sandbox with a shorter way to run pytest (`warm_tests.WarmTests`)."""
+
+    def run_pytest(self, workspace: Path, target: str, limits: Limits) -> CommandResult: ...
+
+
+def _target(workspace: Path, path: str) -> str:
     """The path of a test file, folder or `file::test`, relative to the workspace."""
     file, _, test = path.partition("::")
     shown, real = inside(workspace, file)
-    if shown.startswith("-") or not (workspace / real).exists():
+    if not (workspace / real).exists():
         raise ToolMistake(f"no tests found under {path}: no such file or folder")
-    return f"{shown}::{test}" if test else shown
+    return f"./{shown}::{test}" if test else f"./{shown}"  # "./": a name such as -x is no option
 
 
-def render(result: CommandResult, path: str, limits: Limits) -> ToolOutput:
-    """A ToolOutput from what the child printed and how it ended."""
+def _render(result: CommandResult, path: str, limits: Limits) -> ToolOutput:
+    """What the child printed and how it ended, for the model."""
     if result.exit_code is None:
         return ToolOutput(text=f"killed after {limits.time_s:g} s: the tests did not end", is_error=True)
     parts = result.stdout.split(pytest_child.MARK)
@@ -37,8 +45,20 @@ def render(result: CommandResult, path: str, limits: Limits) -> ToolOutput:
     return ToolOutput(text=slim(report), is_error=not report.startswith(("PASSED", "FAILED", "ERROR")))
 
 
+def run_pytest(sandbox: Sandbox, workspace: Path, path: str = ".") -> ToolOutput:
+    """The tests at `path` of the workspace, for tools and verifiers. The text begins with PASSED exactly if all passed.
+
+    Raises ToolMistake for a path that is not there or leads outside.
+    """
+    target = _target(workspace, path)
+    if isinstance(sandbox, RunsTests):
+        result = sandbox.run_pytest(workspace, target, LIMITS)
+    else:
+        argv = ["python", "-P", "-c", f"{SOURCE}\nmain(sys.argv[1])", target]
+        result = sandbox.run(argv, workspace=workspace, limits=LIMITS)
+    return _render(result, path, LIMITS)
+
+
 @tool("run_tests", "Run the tests.", {}, {"path": "string"}, safe_to_repeat=True)
 def run_tests(context: ToolContext, path: str = ".") -> ToolOutput:
-    target = check_path(context.workspace, path)
-    argv = ["python", "-P", "-c", f"{SOURCE}\nmain(sys.argv[1])", target]
-    return render(context.sandbox.run(argv, workspace=context.workspace, limits=LIMITS), path, LIMITS)
+    return run_pytest(context.sandbox, context.workspace, path)
