@@ -3,6 +3,7 @@
     LongstepError
     |- UserError         the caller's mistake: bad option, missing folder, unknown preset; exit code 2
     |- ChatError         a conversation that cannot be encoded, or model output that cannot be read
+    |  '- ContextFull    a prompt that leaves no room for an answer
     |- CheckpointError   weights on disk that are missing, truncated or of another shape
     |- SandboxError      no place to run commands, or the place broke
     |- JournalError      a run's record that cannot be read or continued
@@ -47,7 +48,7 @@ class WorldError(LongstepError):
     """A task generator, expert or verifier failed. Such an episode is dropped, not scored."""
 
 
-class ContextFull(ChatError):
+class ContextFull(ChatError):  # noqa: N818: a state of the world, read as one
     """The prompt leaves no room for an answer. Carries both numbers, so that a caller can cut or compact."""
 
     def __init__(self, *, num_tokens: int, context_tokens: int):

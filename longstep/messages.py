@@ -19,20 +19,20 @@ class _Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Frozen, keyword-only, refuses unknown fields on the way in."""
 
 
-class Text(_Struct, tag="text"):
+class Text(_Struct, tag="text", frozen=True, kw_only=True):
     """Visible text."""
 
     text: str
 
 
-class Thinking(_Struct, tag="thinking"):
+class Thinking(_Struct, tag="thinking", frozen=True, kw_only=True):
     """Reasoning. `raw` is the provider's own block (signature included), sent back unchanged."""
 
     text: str
     raw: dict[str, Any] | None = None
 
 
-class ToolCall(_Struct, tag="call"):
+class ToolCall(_Struct, tag="call", frozen=True, kw_only=True):
     """A request to run a tool. `arguments` keeps the order in which the model wrote them."""
 
     id: str  # opaque and unique in the history; never rendered into a prompt
@@ -44,7 +44,7 @@ class ToolCall(_Struct, tag="call"):
 Part = Text | Thinking | ToolCall
 
 
-class Sampled(_Struct):
+class Sampled(_Struct, frozen=True, kw_only=True):
     """The tokens of a turn as they were sampled, stop token included."""
 
     tokens: tuple[int, ...]
@@ -52,7 +52,7 @@ class Sampled(_Struct):
     logprobs_ref: str | None = None  # blob hash of fp32 log-probs, one per token
 
 
-class Usage(_Struct):
+class Usage(_Struct, frozen=True, kw_only=True):
     """Tokens of one model call in disjoint buckets; `reasoning` is a part of `output`."""
 
     fresh_input: int = 0
@@ -62,19 +62,19 @@ class Usage(_Struct):
     reasoning: int = 0
 
 
-class System(_Struct, tag="system"):
+class System(_Struct, tag="system", frozen=True, kw_only=True):
     """Standing instructions. With `tools`, a declaration of further tools from here on."""
 
     text: str = ""
     tools: "tuple[ToolSpec, ...]" = ()
 
 
-class User(_Struct, tag="user"):
+class User(_Struct, tag="user", frozen=True, kw_only=True):
     text: str
     name: str | None = None
 
 
-class Turn(_Struct, tag="turn"):
+class Turn(_Struct, tag="turn", frozen=True, kw_only=True):
     """One assistant message, whole."""
 
     parts: tuple[Part, ...]
@@ -97,7 +97,7 @@ class Turn(_Struct, tag="turn"):
         return tuple(p for p in self.parts if isinstance(p, ToolCall))
 
 
-class ToolResult(_Struct, tag="result"):
+class ToolResult(_Struct, tag="result", frozen=True, kw_only=True):
     """What came of one call. A failed tool is a result too."""
 
     call_id: str
@@ -110,7 +110,7 @@ Message = System | User | Turn | ToolResult
 History = tuple[Message, ...]
 
 
-class ToolSpec(_Struct):
+class ToolSpec(_Struct, frozen=True, kw_only=True):
     """What the model is told of a tool. `parameters` is a JSON schema of type object."""
 
     name: str

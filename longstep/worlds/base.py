@@ -71,7 +71,7 @@ class Move:
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
 
 
-# Yields moves, is sent the results of the move's calls in call order, returns when it has answered (a move without calls).
+# Yields moves, is sent the results of a move's calls in call order, ends with a move without calls.
 Policy = Generator[Move, tuple[ToolResult, ...], None]
 
 
