@@ -9,6 +9,7 @@ without a copy.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -112,7 +113,7 @@ class Cache:
             if sum(need) > self.num_free_pages:
                 raise UserError(
                     f"the cache has {self.num_free_pages} free pages of {PAGE} positions, {sum(need)} are needed for "
-                    f"{num_tokens} more tokens; free a sequence, or make the cache larger than {self.num_pages * PAGE} tokens"
+                    f"{num_tokens} more tokens; free a sequence, or make the cache with more max_tokens"
                 )
             for slot, n in zip(slots, need, strict=True):
                 self._grow(slot, n)
@@ -163,9 +164,7 @@ class Cache:
 
     @staticmethod
     def _is_run(pages: list[int]) -> bool:
-        # each page is the one before plus one, or the last minus the first would be larger: pages are distinct but
-        # need not rise, so every step is looked at
-        return all(b == a + 1 for a, b in zip(pages, pages[1:], strict=False))
+        return all(b == a + 1 for a, b in pairwise(pages))
 
     def check(self) -> None:
         """Asserts that free and used add up: no page lost, none in two sequences."""

@@ -1,11 +1,11 @@
 """What a model is, as data: one frozen dataclass per part, each of which checks itself.
 
-Presets: `k3` and `k3.1-pro` are the released shapes (facts: config.json of moonshotai/Kimi-K3; the indexer of K3.1 Pro
-as read by llama.cpp); `micro`, `tiny` and `nano` are the same graph, small. A preset is data: no code asks for its name.
+Presets: `k3` and `k3.1-pro` are the released shapes (config.json of moonshotai/Kimi-K3; the indexer of K3.1 Pro as read
+by llama.cpp); `micro`, `tiny` and `nano` are the same graph, small. A preset is data: no code asks for its name.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,7 +31,7 @@ class KDAConfig:
     def __post_init__(self) -> None:
         _check(
             -5.0 <= self.gate_lower_bound < 0,
-            f"kda.gate_lower_bound is {self.gate_lower_bound}, expected -5 <= x < 0: at 0 or above the state would grow, "
+            f"kda.gate_lower_bound is {self.gate_lower_bound}, expected -5 <= x < 0: from 0 on the state would grow, "
             "below -5 the decay of one 16-token tile leaves the range of fp32; use -5.0 as released",
         )
         _check(
@@ -80,13 +80,17 @@ class DSAConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoEConfig:
-    """Latent mixture of experts, one layer. `d_shared` is the width of all shared experts, fused into one MLP."""
+    """Latent mixture of experts, one layer. `d_shared` is the width of all shared experts, fused into one MLP.
+
+    `stored` is how the routed experts' weights lie on disk; everything else lies in bf16 or fp32.
+    """
 
     num_experts: int = 896
     top_k: int = 16
     d_latent: int = 3584
     d_expert: int = 3072
     d_shared: int = 6144
+    stored: Literal["mxfp4", "bf16"] = "mxfp4"
 
     def __post_init__(self) -> None:
         _check(
@@ -96,8 +100,21 @@ class MoEConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class VisionConfig:
+    """The image tower and its projector, counted and not yet built."""
+
+    num_layers: int = 27
+    d_model: int = 1024
+    d_qkv: int = 1536  # num_heads x head_dim
+    d_mlp: int = 4096
+    patch: int = 14  # pixels, a square
+    position_grid: int = 64  # learned positions along each side
+    merge: int = 4  # patches that become one row of the text model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """The whole text network. Gated DSA when `dsa` is given, Gated MLA otherwise, over the same weights."""
+    """The whole network, its text part. Gated DSA when `dsa` is given, Gated MLA otherwise, over the same weights."""
 
     name: str
     vocab_size: int = 163840
@@ -110,6 +127,7 @@ class ModelConfig:
     mla: MLAConfig
     dsa: DSAConfig | None = None
     moe: MoEConfig
+    vision: VisionConfig | None = None
     attn_res_block: int = 12  # layers, not sub-layers
     norm_eps: float = 1e-5
     situ_beta: float = 4.0
@@ -163,6 +181,7 @@ _K3 = ModelConfig(
     kda=KDAConfig(),
     mla=MLAConfig(),
     moe=MoEConfig(),
+    vision=VisionConfig(),
 )
 
 _MICRO = ModelConfig(
@@ -175,7 +194,7 @@ _MICRO = ModelConfig(
     kda=KDAConfig(num_heads=5, head_dim=64, gate_rank=64, a_log_stored=5),
     mla=MLAConfig(num_heads=5, q_lora=160, kv_lora=128, d_nope=64, d_shared=32, d_v=64),
     dsa=DSAConfig(num_heads=4, head_dim=32, top_k=512),
-    moe=MoEConfig(num_experts=16, top_k=4, d_latent=160, d_expert=160, d_shared=320),
+    moe=MoEConfig(num_experts=16, top_k=4, d_latent=160, d_expert=160, d_shared=320, stored="bf16"),
     attn_res_block=3,
     max_context=32768,
 )
@@ -187,7 +206,7 @@ _TINY = replace(
     d_dense=640,
     kda=KDAConfig(num_heads=3, head_dim=64, gate_rank=64, a_log_stored=3),
     mla=MLAConfig(num_heads=3, q_lora=96, kv_lora=96, d_nope=64, d_shared=32, d_v=64),
-    moe=MoEConfig(num_experts=16, top_k=4, d_latent=112, d_expert=96, d_shared=192),
+    moe=MoEConfig(num_experts=16, top_k=4, d_latent=112, d_expert=96, d_shared=192, stored="bf16"),
 )
 
 _NANO = replace(
@@ -200,7 +219,7 @@ _NANO = replace(
     kda=KDAConfig(num_heads=2, head_dim=32, gate_rank=32, a_log_stored=2),
     mla=MLAConfig(num_heads=2, q_lora=48, kv_lora=48, d_nope=32, d_shared=16, d_v=32),
     dsa=DSAConfig(num_heads=2, head_dim=16, top_k=128),
-    moe=MoEConfig(num_experts=8, top_k=2, d_latent=32, d_expert=48, d_shared=64),
+    moe=MoEConfig(num_experts=8, top_k=2, d_latent=32, d_expert=48, d_shared=64, stored="bf16"),
     attn_res_block=2,
     max_context=8192,
 )

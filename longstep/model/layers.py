@@ -1,8 +1,8 @@
 """The parts of a layer: KDA, Gated MLA (with an indexer: Gated DSA), the MLPs, and the mix between layers.
 
 B sequences, T tokens, D model, H heads, P = H x K channels, N tokens of all sequences together. Each module says what
-it computes in the order in which it computes it; the numerics live in `longstep.ops`. Every linear map casts its weight to
-its input's dtype, so that fp32 weights train a bf16 network without hidden state.
+it computes in the order in which it computes it; the numerics live in `longstep.ops`. Every linear map casts its weight
+to its input's dtype, so that fp32 weights train a bf16 network without hidden state.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from longstep.model.cache import Cache
 from longstep.model.config import DSAConfig, MLAConfig, ModelConfig
@@ -37,7 +37,7 @@ class Linear(nn.Linear):
         super().__init__(d_in, d_out, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype))
+        return functional.linear(x, self.weight.to(x.dtype))
 
 
 class RMSNorm(nn.Module):
@@ -80,7 +80,7 @@ class KDA(nn.Module):
         self.o_norm = nn.Parameter(torch.ones(c.head_dim))
 
     def forward(self, x_BTD: Tensor, span: Span) -> Tensor:
-        heads = (self.cfg.num_heads, self.cfg.head_dim)
+        heads = (*x_BTD.shape[:2], self.cfg.num_heads, self.cfg.head_dim)
         state = tail = None
         if span.cache is not None:
             slots = torch.tensor(span.slots, device=x_BTD.device)
@@ -89,8 +89,8 @@ class KDA(nn.Module):
         qkv = torch.cat((self.q_proj(x_BTD), self.k_proj(x_BTD), self.v_proj(x_BTD)), dim=-1)
         w_conv = torch.cat((self.q_conv, self.k_conv, self.v_conv))
         qkv, tail = kda.short_conv(qkv, w_conv, tail, span.cu_seqlens)
-        q, k, v = (u.unflatten(-1, heads) for u in qkv.chunk(3, dim=-1))
-        z = self.f_b_proj(self.f_a_proj(x_BTD)).unflatten(-1, heads)
+        q, k, v = (u.view(heads) for u in qkv.chunk(3, dim=-1))
+        z = self.f_b_proj(self.f_a_proj(x_BTD)).view(heads)
         o_BTHV, state = kda.attend(
             q,
             k,
@@ -98,7 +98,7 @@ class KDA(nn.Module):
             z,
             self.b_proj(x_BTD),
             self.a_log,
-            self.dt_bias.view(heads),
+            self.dt_bias.view(heads[2:]),
             lower_bound=self.cfg.gate_lower_bound,
             state_BHKV=state,
             cu_seqlens=span.cu_seqlens,
@@ -106,8 +106,9 @@ class KDA(nn.Module):
         if span.cache is not None:
             span.cache.states[self.cache_layer, slots] = state
             span.cache.tails[self.cache_layer, slots] = tail.to(span.cache.tails.dtype)
-        gate = self.g_proj(x_BTD).unflatten(-1, heads)
-        return self.o_proj(gated_rms_norm(o_BTHV, gate, self.o_norm, self.eps).flatten(-2))
+        gate = self.g_proj(x_BTD).view(heads)
+        y_BTD: Tensor = self.o_proj(gated_rms_norm(o_BTHV, gate, self.o_norm, self.eps).flatten(-2))
+        return y_BTD
 
 
 class Indexer(nn.Module):
@@ -123,12 +124,13 @@ class Indexer(nn.Module):
 
     def keys(self, x_BTD: Tensor) -> Tensor:
         n = self.k_norm
-        k_ = F.layer_norm(wide(self.wk(x_BTD)), n.normalized_shape, wide(n.weight), wide(n.bias), n.eps)
+        k_ = functional.layer_norm(wide(self.wk(x_BTD)), n.normalized_shape, wide(n.weight), wide(n.bias), n.eps)
         return k_.to(x_BTD.dtype)
 
     def queries(self, x_BTD: Tensor, c_q: Tensor) -> tuple[Tensor, Tensor]:
         """Query heads [B, T, H, I] and their weights [B, T, H]."""
-        return self.wq_b(c_q).unflatten(-1, (self.cfg.num_heads, self.cfg.head_dim)), self.weights_proj(x_BTD)
+        q_BTHI = self.wq_b(c_q).view(*x_BTD.shape[:2], self.cfg.num_heads, self.cfg.head_dim)
+        return q_BTHI, self.weights_proj(x_BTD)
 
 
 class MLA(nn.Module):
@@ -149,8 +151,8 @@ class MLA(nn.Module):
 
     def forward(self, x_BTD: Tensor, span: Span) -> Tensor:
         c_q = self.q_a_norm(self.q_a_proj(x_BTD))
-        q_BTHQ = self.q_b_proj(c_q).unflatten(-1, (self.cfg.num_heads, self.cfg.d_qk))
-        c_kv, r = self.kv_a_proj(x_BTD).split((self.cfg.kv_lora, self.cfg.d_shared), dim=-1)
+        q_BTHQ = self.q_b_proj(c_q).view(*x_BTD.shape[:2], self.cfg.num_heads, self.cfg.d_qk)
+        c_kv, r = torch.split(self.kv_a_proj(x_BTD), [self.cfg.kv_lora, self.cfg.d_shared], dim=-1)
         kv_BTC = torch.cat((self.kv_a_norm(c_kv), r), dim=-1)  # r is neither normalised nor rotated
 
         k_index = q_index = w_index = None
@@ -172,7 +174,8 @@ class MLA(nn.Module):
                 rows.append(self._attend(q_BTHQ[b : b + 1], kv, one[0], k, one[1], first, None))
             o_BTHV = torch.cat(rows)
         gate = torch.sigmoid(wide(self.g_proj(x_BTD)))
-        return self.o_proj((wide(o_BTHV).flatten(-2) * gate).to(x_BTD.dtype))
+        y_BTD: Tensor = self.o_proj((wide(o_BTHV).flatten(-2) * gate).to(x_BTD.dtype))
+        return y_BTD
 
     def _attend(
         self,
@@ -188,7 +191,9 @@ class MLA(nn.Module):
         kv_BSC = kv_BSC.to(q_BTHQ.dtype)
         if self.indexer is None or kv_BSC.shape[1] <= self.indexer.cfg.top_k:  # everything would be selected
             return mla.attend(q_BTHQ, kv_BSC, w_kvb_HML, first=first, cu_seqlens=cu_seqlens)
-        assert q_index is not None and k_index is not None and w_index is not None
+        assert q_index is not None
+        assert k_index is not None
+        assert w_index is not None
         with torch.no_grad():
             scores = index.scores(q_index, k_index, w_index, first=first, cu_seqlens=cu_seqlens)
             selected = index.select(scores, self.indexer.cfg.top_k)
@@ -202,11 +207,12 @@ class MLP(nn.Module):
         super().__init__()
         self.gate_up_proj = Linear(cfg.d_model, 2 * width)  # gate half first
         self.down_proj = Linear(width, cfg.d_model)
-        self.betas = (cfg.situ_beta, cfg.situ_linear_beta)
+        self.beta, self.linear_beta = cfg.situ_beta, cfg.situ_linear_beta
 
     def forward(self, x: Tensor) -> Tensor:
         g, u = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(situ(g, u, *self.betas))
+        y: Tensor = self.down_proj(situ(g, u, self.beta, self.linear_beta))
+        return y
 
 
 class LatentMoE(nn.Module):
@@ -219,7 +225,7 @@ class LatentMoE(nn.Module):
         super().__init__()
         c, D = cfg.moe, cfg.d_model
         self.top_k = c.top_k
-        self.betas = (cfg.situ_beta, cfg.situ_linear_beta)
+        self.beta, self.linear_beta = cfg.situ_beta, cfg.situ_linear_beta
         self.router = nn.Parameter(torch.empty(c.num_experts, D))  # applied in fp32
         self.register_buffer("balance_bias_E", torch.zeros(c.num_experts))
         self.latent_down_proj = Linear(D, c.d_latent)
@@ -237,10 +243,13 @@ class LatentMoE(nn.Module):
         idx_NK, w_NK, score_NE = moe.route(x_ND, self.router, self.balance_bias_E, self.top_k)
         if self.training:
             self.score_NE = score_NE.detach()
-            self.load_E = idx_NK.flatten().bincount(minlength=len(self.router))
-        u_NL = moe.experts(self.latent_down_proj(x_ND), idx_NK, w_NK, self.w13_EFL, self.w2_ELF, *self.betas)
-        y_ND = self.latent_up_proj(self.latent_norm(u_NL))  # norm comes after the sum over experts
-        return (y_ND + self.shared_experts(x_ND)).view_as(x_BTD)
+            expert_E = torch.arange(len(self.router), device=idx_NK.device)
+            self.load_E = (idx_NK[..., None] == expert_E).sum((0, 1))  # bincount would wait for the device
+        z_NL = self.latent_down_proj(x_ND)
+        u_NL = moe.experts(z_NL, idx_NK, w_NK, self.w13_EFL, self.w2_ELF, self.beta, self.linear_beta)
+        y_ND: Tensor = self.latent_up_proj(self.latent_norm(u_NL))  # norm comes after the sum over experts
+        y_ND = y_ND + self.shared_experts(x_ND)
+        return y_ND.view_as(x_BTD)
 
 
 class Layer(nn.Module):

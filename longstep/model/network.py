@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from longstep.model.cache import Cache
 from longstep.model.config import ModelConfig
@@ -52,7 +52,8 @@ class Model(nn.Module):
         B, T = tokens_BT.shape
         span = Span(cu_seqlens=cu_seqlens)
         if cache is not None:
-            assert slots is not None and len(slots) == len(set(slots)) == B, f"{B} rows need {B} different slots"
+            assert slots is not None, "say which slots of the cache the rows are"
+            assert len(slots) == len(set(slots)) == B, f"{B} rows need {B} different slots, not {slots}"
             assert cu_seqlens is None, "cached sequences are rows, not packed documents"
             span = Span(cache=cache, slots=slots, first=cache.extend(slots, T))
         p = self.embed(tokens_BT)
@@ -60,19 +61,21 @@ class Model(nn.Module):
         blocks: tuple[Tensor, ...] = ()
         for layer in self.layers:
             blocks, p = layer(blocks, p, span)
-        return self.norm(self.output_mix(blocks, p))
+        hidden: Tensor = self.norm(self.output_mix(blocks, p))
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, [..., vocab], computed in fp32 at least."""
-        return F.linear(wide(hidden), wide(self.head.weight))
+        return functional.linear(wide(hidden), wide(self.head.weight))
 
 
 @torch.no_grad()
 def initialise(model: Model) -> None:
     """Start values for training from nothing, drawn from torch's default generator.
 
-    - Every matrix normal with `initializer_range` (released: 0.02); those that write into the stream (o_proj, down_proj,
-      latent_up_proj) and each expert's w2 divided by sqrt(2 x layers), as in GPT-2, so that depth does not add variance.
+    - Every matrix normal with `initializer_range` (released: 0.02); those that write into the stream (o_proj,
+      down_proj, latent_up_proj) and each expert's w2 divided by sqrt(2 x layers), as in GPT-2, so that depth does not
+      add variance.
     - A_log 0 [technical report]. The decay's bias makes each channel forget 0.001 to 0.1 (log-uniform) per token at
       z = 0: flash-linear-attention's and Mamba-2's time steps, taken back through this gate [inferred].
     - Convolutions uniform in +-1/sqrt(width), torch's default for them.

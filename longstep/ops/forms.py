@@ -4,8 +4,8 @@
     attend.add("fla", fla.attend, suits=fla.why_not)     # a fast form: asked before the reference, the last added first
     y = attend(q, ...)                                   # the first form that suits its inputs
 
-`suits(*args, **kwargs)` returns None if the form can take the inputs, else the reason in words, which `longstep doctor` shows.
-Nothing falls back silently: `describe` says for given inputs which form runs and why not the faster ones.
+`suits(*args, **kwargs)` returns None if the form can take the inputs, else the reason in words. Nothing falls back
+silently: `describe`, which `longstep doctor` shows, says which form runs and why not the faster ones.
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from longstep.ops.numerics import wide
 
@@ -19,7 +19,7 @@ TILE = 16  # tokens whose decays, -5 each at worst, stay inside fp32 around thei
 def doc_bounds(cu_seqlens: Tensor | None, num_tokens: int) -> list[int]:
     """[0, end of document 0, ..., num_tokens]; one document if `cu_seqlens` is None."""
     bounds = [0, num_tokens] if cu_seqlens is None else [int(n) for n in cu_seqlens.tolist()]
-    assert bounds[0] == 0 and bounds[-1] == num_tokens, f"cu_seqlens must run from 0 to {num_tokens}, not {bounds}"
+    assert (bounds[0], bounds[-1]) == (0, num_tokens), f"cu_seqlens must run from 0 to {num_tokens}, not {bounds}"
     return bounds
 
 
@@ -43,7 +43,7 @@ def short_conv(
         if since_start_T is not None and back:
             shifted = shifted * (since_start_T >= back)[:, None]
         y_BTC = y_BTC + shifted * wide(w_CW[:, tap])
-    return F.silu(y_BTC).to(x_BTC.dtype), padded[:, T:]
+    return functional.silu(y_BTC).to(x_BTC.dtype), padded[:, T:]
 
 
 def normalize(x_BTHK: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def chunked(
     Everything but the last line is done for all chunks at once. Documents start on chunk borders (padded with tokens
     that do nothing: k = 0, g = 0), so a document's start is a chunk whose S_0 is given.
     """
-    B, T, H, _ = q_BTHK.shape
+    B, T = q_BTHK.shape[:2]
     bounds = [0, T] if bounds is None else bounds
     chunks_of = [-(-(end - start) // CHUNK) for start, end in pairwise(bounds)]
     N = sum(chunks_of)
@@ -107,7 +107,7 @@ def chunked(
         """[B, T, H, ...] -> [B, H, N, I, ...], documents padded with zeros to whole chunks."""
         if place_T is not None:
             x_BT = x_BT.new_zeros(B, N * CHUNK, *x_BT.shape[2:]).index_copy(1, place_T, x_BT)
-        return x_BT.transpose(1, 2).unflatten(2, (N, CHUNK))
+        return x_BT.transpose(1, 2).reshape(B, x_BT.shape[2], N, CHUNK, *x_BT.shape[3:])
 
     q, k, v, g = (in_chunks(x) for x in (q_BTHK, k_BTHK, v_BTHV, g_BTHK))
     beta = in_chunks(beta_BTH)[..., None]
@@ -119,7 +119,7 @@ def chunked(
     solved = torch.linalg.solve_triangular(
         eye + beta * a_kk, torch.cat((beta * v, beta * k_in), dim=-1), upper=False, unitriangular=True
     )
-    u_0, w = solved.split((v.shape[-1], k.shape[-1]), dim=-1)  # U = u_0 - w S_0
+    u_0, w = torch.split(solved, [v.shape[-1], k.shape[-1]], dim=-1)  # U = u_0 - w S_0
     G_end = G[..., -1:, :]
     k_out = (k * (G_end - G).exp()).transpose(-1, -2)
     decay = G_end.exp().transpose(-1, -2)
@@ -160,8 +160,8 @@ def _decayed_products(q: Tensor, k: Tensor, g: Tensor, G: Tensor) -> tuple[Tenso
             kk = torch.cat(((k_rows * up) @ right, kk), dim=-1)
             qk = torch.cat(((q_rows * up) @ right, qk), dim=-1)
         pad = (0, CHUNK - start - TILE)
-        kk_rows.append(F.pad(kk, pad))
-        qk_rows.append(F.pad(qk, pad))
+        kk_rows.append(functional.pad(kk, pad))
+        qk_rows.append(functional.pad(qk, pad))
     return torch.cat(kk_rows, dim=-2), torch.cat(qk_rows, dim=-2)
 
 

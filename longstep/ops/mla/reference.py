@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from longstep.ops.numerics import wide
 
@@ -27,11 +27,10 @@ def causal_mask(T: int, S: int, first: int, device: torch.device, cu_seqlens: Te
 def expand(kv_BSC: Tensor, w_kvb_HML: Tensor, d_nope: int) -> tuple[Tensor, Tensor]:
     """Keys [B, H, S, Q] and values [B, H, S, V] out of the cached latents."""
     L = w_kvb_HML.shape[2]
-    c_BSL, r_BSR = kv_BSC.split((L, kv_BSC.shape[2] - L), dim=-1)
-    k_nope, v = torch.einsum("bsl,hml->bhsm", c_BSL, w_kvb_HML.to(c_BSL.dtype)).split(
-        (d_nope, w_kvb_HML.shape[1] - d_nope), dim=-1
-    )
-    return torch.cat((k_nope, r_BSR[:, None].expand(-1, k_nope.shape[1], -1, -1)), dim=-1), v
+    c_BSL, r_BSR = kv_BSC[..., :L], kv_BSC[..., L:]
+    kv_BHSM = torch.einsum("bsl,hml->bhsm", c_BSL, w_kvb_HML.to(c_BSL.dtype))
+    r_BHSR = r_BSR[:, None].expand(-1, kv_BHSM.shape[1], -1, -1)
+    return torch.cat((kv_BHSM[..., :d_nope], r_BHSR), dim=-1), kv_BHSM[..., d_nope:]
 
 
 def attend_expanded(q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, first: int, cu_seqlens: Tensor | None) -> Tensor:
@@ -40,16 +39,12 @@ def attend_expanded(q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, first: in
     q = q_BTHQ.transpose(1, 2)
     k, v = expand(kv_BSC, w_kvb_HML, q.shape[-1] - R)
     if first:
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask(T, S, first, q.device))
+        o = functional.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask(T, S, first, q.device))
     else:
         bounds = [0, T] if cu_seqlens is None else cu_seqlens.tolist()
-        o = torch.cat(
-            [
-                F.scaled_dot_product_attention(*(x[:, :, a:b] for x in (q, k, v)), is_causal=True)
-                for a, b in pairwise(bounds)
-            ],
-            dim=2,
-        )
+        docs = [slice(start, end) for start, end in pairwise(bounds) if end > start]
+        attention = functional.scaled_dot_product_attention
+        o = torch.cat([attention(q[:, :, d], k[:, :, d], v[:, :, d], is_causal=True) for d in docs], dim=2)
     return o.transpose(1, 2)
 
 
@@ -57,9 +52,9 @@ def attend_absorbed(q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, visible_B
     """The queries are taken into the space of the latents, which are then read as they lie, once for all heads."""
     L, R = w_kvb_HML.shape[2], kv_BSC.shape[2] - w_kvb_HML.shape[2]
     N = q_BTHQ.shape[-1] - R
-    w_k, w_v = w_kvb_HML.to(q_BTHQ.dtype).split((N, w_kvb_HML.shape[1] - N), dim=1)
-    q_nope, q_shared = q_BTHQ.split((N, R), dim=-1)
-    q_BTHC = torch.cat((torch.einsum("bthn,hnl->bthl", q_nope, w_k), q_shared), dim=-1)
+    w_kvb = w_kvb_HML.to(q_BTHQ.dtype)
+    w_k, w_v = w_kvb[:, :N], w_kvb[:, N:]
+    q_BTHC = torch.cat((torch.einsum("bthn,hnl->bthl", q_BTHQ[..., :N], w_k), q_BTHQ[..., N:]), dim=-1)
     s_BTHS = wide(torch.einsum("bthc,bsc->bths", q_BTHC, kv_BSC)) * q_BTHQ.shape[-1] ** -0.5
     if visible_BTS is not None:
         s_BTHS = s_BTHS.masked_fill(~visible_BTS[:, :, None], -torch.inf)

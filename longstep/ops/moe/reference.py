@@ -5,7 +5,7 @@ N tokens, D model, L latent, E experts, K experts chosen per token, F expert wid
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from longstep.ops.numerics import wide
 from longstep.ops.situ import situ
@@ -14,11 +14,17 @@ GATHER_UP_TO = 4  # tokens; with more of them an expert's weights are read once 
 
 
 def route(x_ND: Tensor, w_ED: Tensor, bias_E: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
-    score_NE = F.linear(wide(x_ND), wide(w_ED)).sigmoid()
+    score_NE = functional.linear(wide(x_ND), wide(w_ED)).sigmoid()
     # the bias chooses experts and does nothing else: weights come from the unbiased scores
     idx_NK = (score_NE.detach() + bias_E).topk(top_k, dim=-1).indices
     w_NK = score_NE.gather(1, idx_NK)
     return idx_NK, w_NK / (w_NK.sum(-1, keepdim=True) + 1e-20), score_NE
+
+
+def expert(z_NL: Tensor, w13_FL: Tensor, w2_LF: Tensor, beta: float, linear_beta: float) -> Tensor:
+    """One expert over its tokens."""
+    g, u = functional.linear(z_NL, w13_FL).chunk(2, dim=-1)
+    return functional.linear(situ(g, u, beta, linear_beta), w2_LF)
 
 
 def experts_gathered(
@@ -27,9 +33,7 @@ def experts_gathered(
     """Token by token: reads the chosen experts' weights as they lie."""
     rows = []
     for z_L, chosen, w_K in zip(z_NL, idx_NK.tolist(), wide(w_NK), strict=True):
-        y_KL = torch.stack(
-            [F.linear(situ(*F.linear(z_L, w13_EFL[e]).chunk(2, dim=-1), beta, linear_beta), w2_ELF[e]) for e in chosen]
-        )
+        y_KL = torch.stack([expert(z_L, w13_EFL[e], w2_ELF[e], beta, linear_beta) for e in chosen])
         rows.append(w_K @ wide(y_KL))
     return torch.stack(rows).to(z_NL.dtype)
 
@@ -38,16 +42,16 @@ def experts_sorted(
     z_NL: Tensor, idx_NK: Tensor, w_NK: Tensor, w13_EFL: Tensor, w2_ELF: Tensor, beta: float, linear_beta: float
 ) -> Tensor:
     """Expert by expert over the tokens that chose it."""
-    K = idx_NK.shape[1]
     order = idx_NK.flatten().argsort(stable=True)
-    load_E = idx_NK.flatten().bincount(minlength=w13_EFL.shape[0]).tolist()
-    token = order // K
-    parts = [
-        F.linear(situ(*F.linear(z, w13_EFL[e]).chunk(2, dim=-1), beta, linear_beta), w2_ELF[e])
-        for e, z in enumerate(z_NL[token].split(load_E))
-        if load_E[e]
-    ]
-    y = wide(torch.cat(parts)) * wide(w_NK).flatten()[order, None]
+    load_E = idx_NK.flatten().bincount(minlength=len(w13_EFL)).tolist()
+    token = order // idx_NK.shape[1]
+    y = torch.cat(
+        [
+            expert(z_ML, w13_FL, w2_LF, beta, linear_beta)
+            for z_ML, w13_FL, w2_LF in zip(torch.split(z_NL[token], load_E), w13_EFL, w2_ELF, strict=True)
+        ]
+    )
+    y = wide(y) * wide(w_NK).flatten()[order, None]
     return torch.zeros_like(wide(z_NL)).index_add(0, token, y).to(z_NL.dtype)
 
 

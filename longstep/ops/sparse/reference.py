@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from longstep.ops.mla.reference import ABSORB_UP_TO, attend_absorbed, expand
 
@@ -31,7 +31,7 @@ def attend_masked(q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, selected_BT
     mask = torch.zeros(B, T, S + 1, dtype=torch.bool, device=q_BTHQ.device)
     mask = mask.scatter(-1, torch.where(selected_BTP < 0, S, selected_BTP), True)[:, None, :, :S]
     k, v = expand(kv_BSC, w_kvb_HML, d_nope)
-    return F.scaled_dot_product_attention(q_BTHQ.transpose(1, 2), k, v, attn_mask=mask).transpose(1, 2)
+    return functional.scaled_dot_product_attention(q_BTHQ.transpose(1, 2), k, v, attn_mask=mask).transpose(1, 2)
 
 
 def attend(q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, selected_BTP: Tensor) -> Tensor:
