@@ -48,7 +48,7 @@ class WorldError(LongstepError):
     """A task generator, expert or verifier failed. Such an episode is dropped, not scored."""
 
 
-class ContextFull(ChatError):  # noqa: N818: a state of the world, read as one
+class ContextFull(ChatError):  # noqa: N818
     """The prompt leaves no room for an answer. Carries both numbers, so that a caller can cut or compact."""
 
     def __init__(self, *, num_tokens: int, context_tokens: int):
