@@ -8,7 +8,8 @@ more); w_norm, w_query [D]. All in fp32, the values raw (not normalised), no sca
 Source: Kimi K3 technical report, Moonshot's modeling code.
 """
 
-from longstep.ops.attn_res import reference
+from longstep.ops.attn_res import fused, reference
 from longstep.ops.forms import Op
 
 mix = Op("attn_res.mix", reference.mix)
+mix.add("fused", fused.mix, suits=fused.why_not)

@@ -19,7 +19,10 @@ Source: flash-linear-attention's `naive_recurrent_kda` and gate; Kimi K3 technic
 """
 
 from longstep.ops.forms import Op
-from longstep.ops.kda import reference
+from longstep.ops.kda import fla, reference
 
 short_conv = Op("kda.short_conv", reference.short_conv)
 attend = Op("kda.attend", reference.attend)
+
+short_conv.add("shifted", fla.short_conv, suits=fla.short_conv_why_not)
+attend.add("fla", fla.attend, suits=fla.why_not)

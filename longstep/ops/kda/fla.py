@@ -9,10 +9,9 @@ import importlib.util
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from longstep.ops.numerics import wide
-
 
 # looked up once, at import: a search for a package cannot be traced by torch.compile
 _MISSING = None if importlib.util.find_spec("fla") else "the package fla-core is not installed; install longstep[gpu]"
@@ -40,6 +39,7 @@ def why_not(
     return _MISSING
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # what runs inside are finished kernels
 def attend(
     q_BTHK: Tensor,
     k_BTHK: Tensor,
@@ -94,7 +94,7 @@ def short_conv(
     """
     T, W = x_BTC.shape[1], w_CW.shape[1]
     if tail_BWC is None:
-        padded = F.pad(x_BTC, (0, 0, W - 1, 0))
+        padded = functional.pad(x_BTC, (0, 0, W - 1, 0))
     else:
         padded = torch.cat((tail_BWC.to(x_BTC.dtype), x_BTC), dim=1)
     since_start_T = None
@@ -108,4 +108,4 @@ def short_conv(
         if since_start_T is not None:
             shifted = shifted * (since_start_T >= back)[:, None]
         y_BTC = y_BTC + shifted * wide(w_CW[:, W - 1 - back])
-    return F.silu(y_BTC).to(x_BTC.dtype), padded[:, T:]
+    return functional.silu(y_BTC).to(x_BTC.dtype), padded[:, T:]

@@ -13,6 +13,7 @@ Source: DeepSeek-V2; Kimi K3's modeling code.
 """
 
 from longstep.ops.forms import Op
-from longstep.ops.mla import reference
+from longstep.ops.mla import reference, varlen
 
 attend = Op("mla.attend", reference.attend)
+attend.add("varlen", varlen.attend, suits=varlen.why_not)

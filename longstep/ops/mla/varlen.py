@@ -7,7 +7,7 @@ that no call has to ask the device.
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from longstep.ops.mla.reference import expand
@@ -36,16 +36,15 @@ def why_not(
 def attend(
     q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, *, first: int = 0, cu_seqlens: Tensor | None = None
 ) -> Tensor:
-    assert cu_seqlens is not None and first == 0 and q_BTHQ.shape[0] == 1, "packed documents start a row of their own"
-    H, Q = q_BTHQ.shape[2:]
+    assert cu_seqlens is not None, "this form is for packed documents"
+    assert first == 0, "packed documents start a row of their own"
+    Q = q_BTHQ.shape[-1]
     R = kv_BSC.shape[2] - w_kvb_HML.shape[2]
     k_BHSQ, v_BHSV = expand(kv_BSC, w_kvb_HML, Q - R)
     V = v_BHSV.shape[-1]
-    k, v = (x[0].transpose(0, 1).contiguous() for x in (k_BHSQ, F.pad(v_BHSV, (0, Q - V))))
+    k, v = (x[0].transpose(0, 1).contiguous() for x in (k_BHSQ, functional.pad(v_BHSV, (0, Q - V))))
     longest = _longest_document or int(cu_seqlens.diff().max())
     ends = cu_seqlens.to(torch.int32)
-    o_THQ = varlen_attn(
-        q_BTHQ[0].contiguous(), k, v, ends, ends, longest, longest, scale=Q**-0.5, window_size=(-1, 0)
-    )
+    o_THQ = varlen_attn(q_BTHQ[0].contiguous(), k, v, ends, ends, longest, longest, scale=Q**-0.5, window_size=(-1, 0))
     assert isinstance(o_THQ, Tensor)
     return o_THQ[None, ..., :V]

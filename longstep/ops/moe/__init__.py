@@ -13,8 +13,10 @@ Source: Kimi K3 technical report (LatentMoE, Quantile Balancing), Moonshot's mod
 """
 
 from longstep.ops.forms import Op
-from longstep.ops.moe import reference
+from longstep.ops.moe import grouped, reference
 
 route = Op("moe.route", reference.route)
 experts = Op("moe.experts", reference.experts)
 quantile_bias = Op("moe.quantile_bias", reference.quantile_bias)
+
+experts.add("grouped", grouped.experts, suits=grouped.why_not)

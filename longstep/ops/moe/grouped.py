@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from longstep.ops.numerics import wide
 from longstep.ops.situ import situ
@@ -84,7 +84,8 @@ def experts(
     end_E = torch.searchsorted(expert_M, experts_E, right=True).to(torch.int32)
 
     x_ML = _Dispatch.apply(z_NL, order_M, place_NK)  # type: ignore[no-untyped-call]
-    h_MF = F.grouped_mm(x_ML, w13_EFL.to(z_NL.dtype).mT, offs=end_E)
-    y_ML = F.grouped_mm(situ(*h_MF.chunk(2, dim=-1), beta, linear_beta), w2_ELF.to(z_NL.dtype).mT, offs=end_E)
+    gate_up_MF = functional.grouped_mm(x_ML, w13_EFL.to(z_NL.dtype).mT, offs=end_E)
+    gate_MF, up_MF = gate_up_MF.chunk(2, dim=-1)
+    y_ML = functional.grouped_mm(situ(gate_MF, up_MF, beta, linear_beta), w2_ELF.to(z_NL.dtype).mT, offs=end_E)
     u_NL: Tensor = _Combine.apply(y_ML, w_NK, order_M, place_NK)  # type: ignore[no-untyped-call]
     return u_NL
