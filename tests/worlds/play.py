@@ -1,0 +1,40 @@
+"""The shortest possible agent loop for policies: moves in, tool results out, no model and no journal."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from longstep.messages import ToolResult
+from longstep.sandbox.base import Sandbox
+from longstep.tools import toolset
+from longstep.tools.base import ToolContext
+from longstep.worlds.base import Move, Policy, Task
+
+
+@dataclass
+class Played:
+    """Each step: the move and the results of its calls. The last move has no calls."""
+
+    steps: list[tuple[Move, tuple[ToolResult, ...]]]
+
+    @property
+    def num_errors(self) -> int:
+        return sum(
+            r.is_error or (r.name == "shell" and not r.text.startswith("exit 0")) for _, rs in self.steps for r in rs
+        )
+
+
+def play(policy: Policy, task: Task, workspace: Path, sandbox: Sandbox) -> Played:
+    tools = toolset(task.tools)
+    context = ToolContext(workspace=workspace, sandbox=sandbox)
+    steps: list[tuple[Move, tuple[ToolResult, ...]]] = []
+    move = next(policy)
+    while True:
+        results = []
+        for i, (name, arguments) in enumerate(move.calls):
+            output = tools[name].run(arguments, context)
+            results.append(ToolResult(call_id=f"{i}", name=name, text=output.text, is_error=output.is_error))
+        steps.append((move, tuple(results)))
+        if not move.calls:
+            policy.close()
+            return Played(steps)
+        move = policy.send(tuple(results))
