@@ -35,6 +35,10 @@ NUM_DETAILED = 3
 WIDTH = 160
 TEST_CPU_S = 3.0  # of one test; a loop without end is then a failure like others, with its place
 TEST_WALL_S = 10.0
+# Parts of pytest that nothing here reads. A config may give options of the second group.
+UNUSED = [f"-pno:{name}" for name in ("cacheprovider", "faulthandler")]
+PLAIN_NAMES = "terminal pastebin stepwise setuponly setupplan unraisableexception threadexception".split()
+UNUSED_IN_PLAIN = [f"-pno:{name}" for name in PLAIN_NAMES]
 CONFIGS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 
 
@@ -115,6 +119,9 @@ class Report:
             detail = [first_line, *self.details(error)] if len(found) < NUM_DETAILED else None
             found[key] = detail and [line[:WIDTH] for line in detail]
 
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.option.tbstyle = "native"  # pytest's own report is thrown away: make it the cheapest
+
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self) -> Generator[None, Any, Any]:
         for kind, timer, limit_s in (
@@ -184,11 +191,14 @@ def main(path: str) -> None:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
         config = next((name for name in CONFIGS if os.path.isfile(name)), None)
-        if config is None:  # plug-ins installed beside pytest cost start-up time, and a plain project asks for none
-            os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        where = [f"--rootdir={workspace}", "-c", config or os.devnull]  # never a config from above the workspace
+        unused = UNUSED if config else UNUSED + UNUSED_IN_PLAIN
+        if config is None:
+            os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a plain project asks for no plug-in, and they are slow
+        # Never a config from above the workspace.
+        arguments = [f"--rootdir={workspace}", f"--config-file={config or os.devnull}", *unused, path]
         report = Report(workspace)
-        code = int(pytest.main(["-q", "--tb=short", "-p", "no:cacheprovider", *where, path], plugins=[report]))
+        gc.set_threshold(50_000)  # the collector took a third of the time of a small project
+        code = int(pytest.main(arguments, plugins=[report]))
         text = report.text()
         if text is None and code == pytest.ExitCode.NO_TESTS_COLLECTED:
             text = ""
@@ -243,12 +253,14 @@ def _run_request(request: dict[str, Any]) -> dict[str, Any]:
 
 def serve() -> None:
     """Answer requests, one JSON line each on stdin, with one JSON line each on stdout, until stdin ends."""
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
-        keep, sys.stdout = sys.stdout, nowhere
-        try:  # imports what pytest imports only when it runs
-            pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={folder}", "-c", os.devnull, folder])
-        finally:
-            sys.stdout = keep
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "test_dry.py"), "w") as file:
+            file.write("def test_dry():\n    assert [1] == [2]\n")
+        # A dry run imports what pytest imports only when it runs and when a test fails.
+        pytest.main([f"--rootdir={folder}", f"-c{os.devnull}", *UNUSED, *UNUSED_IN_PLAIN, folder], [Report(folder)])
+        sys.path.remove(folder)
+    del sys.modules["test_dry"]
+    gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page in every child
     for line in sys.stdin:
         print(json.dumps(_run_request(json.loads(line))), flush=True)
