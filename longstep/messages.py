@@ -67,6 +67,7 @@ class System(_Struct, tag="system", frozen=True, kw_only=True):
 
     text: str = ""
     tools: "tuple[ToolSpec, ...]" = ()
+    name: str | None = None
 
 
 class User(_Struct, tag="user", frozen=True, kw_only=True):

@@ -335,10 +335,11 @@ class Parser:
 
 
 def read_json(text: str) -> Any:
-    """JSON as the standard has it: whatever is read can be written again. Raises ValueError."""
+    """JSON as the standard has it (no NaN, no infinities, no lone surrogates), so that whatever is read can be written
+    again. Raises ValueError."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
+    except (msgspec.DecodeError, RecursionError) as e:
         raise ValueError(str(e)) from e
 
 

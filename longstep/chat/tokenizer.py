@@ -165,7 +165,7 @@ def _utf8(text: str) -> str:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that stand for bytes in a byte-level vocabulary: printable ones as themselves, the rest from 256."""
+    """The characters that stand for bytes in a byte-level vocabulary: printable ones as they are, the rest from 256."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [b for b in range(256) if b not in set(printable)]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

@@ -181,11 +181,10 @@ def _placed(messages: History) -> Iterator[_Placed]:
 def _of_message(placed: _Placed, phrases: Phrases) -> list[Segment]:
     message = placed.message
     match message:
-        case User():
+        case User() | System(tools=()):
+            role = "user" if isinstance(message, User) else "system"
             name = (("name", message.name),) if message.name else ()
-            return _message(message.text, ("role", "user"), *name)
-        case System(tools=()):
-            return _message(message.text, ("role", "system"))
+            return _message(message.text, ("role", role), *name)
         case System():
             if message.text:
                 raise ChatError(
