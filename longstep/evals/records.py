@@ -64,7 +64,10 @@ class Key(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One episode, played by `model` (the name of an attack, say). `usage` holds four disjoint buckets, and reasoning as a part of output; times are in seconds."""
+    """One episode, played by `model` (the name of an attack, say).
+
+    `usage` holds four disjoint buckets, and reasoning as a part of output. Times are in seconds.
+    """
 
     world: str
     family: str

@@ -2,24 +2,18 @@
 
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 
-def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{100 * rate:.1f}%"
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{100 * low:.1f} to {100 * high:.1f}"
-
-
 def summary_view(summary: dict[str, Any]) -> RenderableType:
     """Success by world, effort, block and family; what was left out; efforts against each other."""
-    table = Table(title=f"{summary['model']}: {summary['num_done']} of {summary['num_planned']} episodes")
-    table.add_column("world, effort, families", no_wrap=True)
-    for column in ("solved", "success", "95% interval", "steps", "output", "$/solved"):
+    title = f"{summary['model']}: {summary['num_done']} of {summary['num_planned']} episodes"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
+    table.add_column("families", no_wrap=True)
+    for column in ("solved", "% (95% interval)", "steps", "output", "$/solved"):
         table.add_column(column, justify="right", no_wrap=True)
     for world, efforts in summary["worlds"].items():
         for effort, blocks in efforts.items():
@@ -43,8 +37,12 @@ def summary_view(summary: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _rate_cells(rate: dict[str, Any]) -> tuple[str, str, str]:
-    return f"{rate['solved']}/{rate['num']}", _percent(rate["success"]), _interval(*rate["interval_95"])
+def _rate_cells(rate: dict[str, Any]) -> tuple[str, str]:
+    """Solved of tried; the rate and its interval in percent."""
+    if not rate["num"]:
+        return "0/0", "-"
+    low, high = rate["interval_95"]
+    return f"{rate['solved']}/{rate['num']}", f"{100 * rate['success']:.1f} ({100 * low:.1f}-{100 * high:.1f})"
 
 
 def _priced(summary: dict[str, Any]) -> str:
@@ -57,7 +55,7 @@ def _spread(values: dict[str, float] | None) -> str:
 
 def _pair_line(title: str, row: dict[str, Any]) -> str:
     low, high = row["interval_95"]
-    p = f"p {_small(row['p'])}" + (f", {_small(row['p_holm'])} by Holm" if "p_holm" in row else "")
+    p = f"p {_small(row['p'])}" + (f", by Holm {_small(row['p_holm'])}" if "p_holm" in row else "")
     return (
         f"{title}: {100 * row['difference']:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}) "
         f"on {row['num']} pairs; "
