@@ -264,6 +264,25 @@ CASES = {
         + END,
         [("f", {"s": "x"}, False)],
     ),
+    "a call inside an argument": (
+        opened("tools")
+        + opened('call tool="f" index="1"')
+        + opened('argument key="a" type="string"')
+        + "x"
+        + CALL_F
+        + END,
+        [("f", {}, False), F],
+    ),
+    "a channel inside an argument": (
+        opened("tools")
+        + opened('call tool="f" index="1"')
+        + opened('argument key="a" type="string"')
+        + "x"
+        + opened("response")
+        + "a"
+        + END,
+        [("f", {}, False), ("text", "a")],
+    ),
     "an argument given twice": (
         opened("tools") + opened('call tool="f" index="1"') + ARG_S + ARG_S + closed("call") + END,
         [("f", {"s": "x"}, False)],

@@ -11,7 +11,19 @@ from longstep.chat.phrases import Phrases
 from longstep.chat.tokenizer import SPECIALS
 from longstep.chat.xtml import PREFIX, Encoder, Segment, ordinary_texts, segments, tools_json, written
 from longstep.errors import ChatError
-from longstep.messages import EFFORTS, System, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn, User
+from longstep.messages import (
+    EFFORTS,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+    User,
+    history_from_json,
+    to_json,
+)
 
 PHRASES = Phrases.load()
 EFFORT_MAX = '<|open|>message role="system" type="thinking-effort"<|sep|>max<|close|>message<|sep|><|end_of_msg|>'
@@ -311,6 +323,19 @@ def test_the_memo_is_keyed_by_value_and_place():
     assert flat_tokens(User(text="u")) != flat_tokens(User(text="u", name="n"))
     assert flat_tokens(System(text="u")) != flat_tokens(User(text="u"))
     assert flat_tokens(Turn(parts=(call("a", x=1, y=2),))) != flat_tokens(Turn(parts=(call("a", y=2, x=1),)))
+
+
+def test_a_history_that_grew_is_tokenized_only_where_it_grew(monkeypatch):
+    """Also if its messages came anew from JSON: the memo knows them by value."""
+    history = tuple(User(text=f"message number {i}") for i in range(5))
+    encoder = Encoder(TOKENIZER)
+    encoder.encode(ChatRequest(messages=history))
+    texts = []
+    encode = TOKENIZER.encode_ordinary
+    monkeypatch.setattr(TOKENIZER, "encode_ordinary", lambda text: texts.append(text) or encode(text))
+    again = history_from_json(to_json((*history, User(text="and one more"))))
+    encoder.encode(ChatRequest(messages=again))
+    assert [t for t in texts if "m" in t and t not in ("message",)] == ["and one more"]
 
 
 def flat_tokens(*messages):
