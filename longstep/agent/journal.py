@@ -154,16 +154,21 @@ class Blobs:
 
     folder: Path
 
-    def put(self, data: bytes) -> str:
-        name = hashlib.blake2b(data, digest_size=32).hexdigest()
+    @staticmethod
+    def name(data: bytes) -> str:
+        return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+    def put(self, data: bytes, *, sync: bool = True) -> str:
+        name = self.name(data)
         path = self.folder / name
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             part = self.folder / f".{name}.{secrets.token_hex(4)}"
             with part.open("wb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
             part.replace(path)
         return name
 
@@ -175,7 +180,7 @@ class Blobs:
             raise JournalError(
                 f"{path}: {error.strerror}, but the journal refers to it; restore the file, or start the task again"
             ) from None
-        if hashlib.blake2b(data, digest_size=32).hexdigest() != name:
+        if self.name(data) != name:
             raise JournalError(f"{path}: its bytes do not match its name; restore the file, or start the task again")
         return data
 
@@ -383,7 +388,7 @@ class RunJournal:
 
 def runs_folder() -> Path:
     home = os.environ.get("LONGSTEP_HOME")
-    return (Path(home) if home else Path.home() / ".local/share/longstep") / "runs"
+    return ((Path(home) if home else Path.home() / ".local/share/longstep") / "runs").resolve()
 
 
 def new_run_folder() -> Path:
