@@ -14,7 +14,7 @@ from longstep.errors import WorldError
 from longstep.messages import Effort, ToolResult
 from longstep.worlds.base import Move, Split
 from longstep.worlds.terminal import names
-from longstep.worlds.terminal.tree import Clash, File, Tree, base, folder_of
+from longstep.worlds.terminal.tree import Clash, File, Tree, folder_of
 
 Steps = Generator[Move, tuple[ToolResult, ...], None]
 Reading = Generator[Move, tuple[ToolResult, ...], str]
@@ -69,13 +69,13 @@ class Pattern:
     def find(self) -> str:
         top = f"find {self.folder} -maxdepth 1" if self.folder else "find ."
         keep = f" ! -path './{self.keep}/*'" if self.keep and not self.folder else ""
-        spare = f" ! -name {base(self.spare)}" if self.spare else ""
+        spare = f" ! -path {self.spare if self.folder else './' + self.spare}" if self.spare else ""
         return f"{top} -name '*.{self.ext}'{keep}{spare}"
 
     @property
     def short(self) -> str:
         """For thinking: which files, which not."""
-        spared = [f"{self.keep}/"] if self.keep and not self.folder else []
+        spared = [f"./{self.keep}/"] if self.keep and not self.folder else []
         spared += [self.spare] if self.spare else []
         where = f"in {self.folder}" if self.folder else "everywhere"
         return f"*.{self.ext} {where}" + (f", not {' and '.join(spared)}" if spared else "")

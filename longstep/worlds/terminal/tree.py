@@ -179,8 +179,12 @@ def _loose(text: str) -> list[str]:
 
 
 def _unpack(data: bytes) -> bytes:
+    """Raises zlib.error unless the data are one gzip stream and nothing more. A bomb stops at the limit."""
     stream = zlib.decompressobj(wbits=31)
-    return stream.decompress(data, MAX_READ_BYTES)  # a bomb stops here
+    text = stream.decompress(data, MAX_READ_BYTES)
+    if not stream.eof or stream.unused_data:
+        raise zlib.error("not one whole stream")
+    return text
 
 
 def _members(data: bytes) -> dict[str, str]:

@@ -95,7 +95,7 @@ def _plan(task: Task) -> Plan:
 def _num_items(d: Draft, kind: str) -> int:
     share = d.rng.random()
     if kind == "queue":
-        return d.rng.randint(4, 10) if share < 0.8 else d.rng.randint(11, 45)
+        return d.rng.randint(*((4, 10) if share < 0.65 else (11, 24) if share < 0.85 else (25, 45)))
     if kind == "trail":
         return d.rng.randint(0, 2)
     if share < 0.72:
@@ -121,9 +121,9 @@ def _say_rules(d: Draft) -> str:
     rules, said = d.rules, []
     if rules.keep:
         forms = (
-            "leave everything under {p} untouched",
-            "do not touch the folder {p}",
-            "{p} and all in it must stay as it is",
+            "leave everything under ./{p}/ untouched",
+            "do not touch the folder ./{p}/",
+            "./{p}/ and all in it must stay as it is",
         )
         said.append(d.say(*forms, p=rules.keep))
     if rules.fixed:
@@ -140,7 +140,8 @@ def _draw(d: Draft, family_name: str) -> tuple[str, Plan]:
     _draw_rules(d)
     items: list[Item] = []
     if family.kind == "trail":
-        items.append(trail(d, d.rng.randint(3, 9) if d.rng.random() < 0.85 else d.rng.randint(10, 42)))
+        share = d.rng.random()
+        items.append(trail(d, d.rng.randint(*((3, 9) if share < 0.65 else (10, 24) if share < 0.85 else (25, 42)))))
     items += [atom(d) for atom in family.atoms(d, _num_items(d, family.kind))]
     lines = [d.rng.choice(family.intros), _say_rules(d)]
     queue = None
@@ -218,7 +219,7 @@ def _checks(plan: Plan, workspace: Path) -> list[Check]:
 def _expert(plan: Plan, effort: Effort, rng: random.Random, slips: int) -> Policy:
     items, rules = plan.items, plan.rules
     hand = Hand(effort, rng, plan.start, slips, checking=len(items) <= 25)  # with checks two or three steps an item
-    watched = [p for p in (rules.fixed, f"{rules.keep}/*" if rules.keep else None) if p]
+    watched = [p for p in (rules.fixed, f"./{rules.keep}/*" if rules.keep else None) if p]
     watch = f"cksum {' '.join(watched)}" if watched else f"stat -c %a {rules.mode}"
     word, before = "Item", ""
     if plan.queue:

@@ -98,7 +98,7 @@ def take_member(d: Draft) -> Item:
         listing = yield from h.shell(f"tar -tzf {path}", f"see what is in {path}", path=path)
         name = next(x for x in listing.splitlines() if x.endswith(f".{ext}"))
         thought = f"it is {name}, extract it into {target}"
-        yield from h.shell(f"mkdir -p {target} && tar -xzf {path} -C {target} {name}", thought)
+        yield from h.shell(f"mkdir -p {target} && tar -xzf {path} -C {target} '{name}'", thought)
         yield from h.check(f"find {target} -type f")
 
     forms = (

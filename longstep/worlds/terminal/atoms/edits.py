@@ -27,9 +27,9 @@ def replace_word(d: Draft) -> Item:
 
     def work(h: Hand) -> Steps:
         yield from h.shell(f"sed -i 's/{old}/{new}/g' {path}", f"replace {old} by {new} in {path}", path=path)
-        yield from h.check(f"grep -c {new} {path}")
+        yield from h.check(f"grep -c '{new}' {path}")
 
-    forms = ("In {p} replace every {a} with {b}", "Replace {a} by {b} everywhere in {p}", "In {p} change {a} to {b}")
+    forms = ("In {p} replace every '{a}' with '{b}'", "Replace '{a}' by '{b}' everywhere in {p}", "In {p} change '{a}' to '{b}'")
     return Item(d.say(*forms, p=path, a=old, b=new), effect, work)
 
 
@@ -50,12 +50,12 @@ def replace_in_kind(d: Draft) -> Item:
         sed = f"sed -i 's/{old}/{new}/g'"
         command = f"{sed} {kind.glob}" if kind.glob else f"{kind.find} -exec {sed} {{}} +"
         yield from h.shell(command, f"replace {old} by {new} in {kind.short}")
-        yield from h.check(f"grep -rl {new} .", risky=kind.glob is None)
+        yield from h.check(f"grep -rl '{new}' .", risky=kind.glob is None)
 
     forms = (
-        "Replace {a} with {b} in every .{e} file {w}",
-        "In all .{e} files {w} replace every {a} with {b}",
-        "Change {a} to {b} in each .{e} file {w}",
+        "Replace '{a}' with '{b}' in every .{e} file {w}",
+        "In all .{e} files {w} replace every '{a}' with '{b}'",
+        "Change '{a}' to '{b}' in each .{e} file {w}",
     )
     return Item(d.say(*forms, a=old, b=new, e=kind.ext, w=kind.said), effect, work)
 
@@ -70,7 +70,7 @@ def append_line(d: Draft) -> Item:
         yield from h.shell(f"echo '{line}' >> {path}", f"append the line to {path}")
         yield from h.check(f"tail -1 {path}")
 
-    forms = ("Append this line to {p}: {x}", "Add a last line to {p}: {x}", "At the end of {p} add the line: {x}")
+    forms = ("Append this line to {p}: '{x}'", "Add a last line to {p}: '{x}'", "At the end of {p} add the line: '{x}'")
     return Item(d.say(*forms, p=path, x=line), effect, work)
 
 
@@ -84,7 +84,7 @@ def put_first(d: Draft) -> Item:
         yield from h.shell(f"sed -i '1i {line}' {path}", f"put the line at the top of {path}", path=path)
         yield from h.check(f"head -1 {path}")
 
-    forms = ("Put this line at the top of {p}: {x}", "Add a new first line to {p}: {x}", "Start {p} with the line: {x}")
+    forms = ("Put this line at the top of {p}: '{x}'", "Add a new first line to {p}: '{x}'", "Start {p} with the line: '{x}'")
     return Item(d.say(*forms, p=path, x=line), effect, work)
 
 
@@ -100,12 +100,12 @@ def delete_lines(d: Draft) -> Item:
 
     def work(h: Hand) -> Steps:
         yield from h.shell(f"sed -i '/{word}/d' {path}", f"delete the lines with {word} from {path}", path=path)
-        yield from h.check(f"grep -c {word} {path}", ok=(1,))
+        yield from h.check(f"grep -c '{word}' {path}", ok=(1,))
 
     forms = (
-        "Delete the lines that contain {x} from {p}",
-        "Remove every line with {x} from {p}",
-        "From {p} delete all lines with {x}",
+        "Delete the lines that contain '{x}' from {p}",
+        "Remove every line with '{x}' from {p}",
+        "From {p} delete all lines with '{x}'",
     )
     return Item(d.say(*forms, p=path, x=word), effect, work)
 
@@ -125,7 +125,7 @@ def line_number(d: Draft) -> Item:
         yield from h.shell(f"sed -i '{number}s/.*/{line}/' {path}", f"change line {number} of {path}", path=path)
         yield from h.check(f"sed -n {number}p {path}")
 
-    forms = ("Make line {n} of {p} read: {x}", "Replace line {n} of {p} with: {x}", "Change line {n} of {p} to: {x}")
+    forms = ("Make line {n} of {p} read: '{x}'", "Replace line {n} of {p} with: '{x}'", "Change line {n} of {p} to: '{x}'")
     return Item(d.say(*forms, n=number, p=path, x=line), effect, work)
 
 
@@ -147,9 +147,9 @@ def set_key(d: Draft) -> Item:
         seen = yield from h.call("read_file", f"see what {key} is in {path}", path=path)
         old = next(x for line in seen.splitlines() if (x := line.partition("| ")[2]).startswith(f"{key}="))
         yield from h.call("edit_file", f"it is {old}, make it {key}={value}", path=path, old=old, new=f"{key}={value}")
-        yield from h.check(f"grep {key} {path}")
+        yield from h.check(f"grep '{key}' {path}")
 
-    forms = ("Set {k} to {v} in {p}", "In {p} set the value of {k} to {v}", "Change the value of {k} in {p} to {v}")
+    forms = ("Set '{k}' to '{v}' in {p}", "In {p} set the value of '{k}' to '{v}'", "Change the value of '{k}' in {p} to '{v}'")
     return Item(d.say(*forms, k=key, v=value, p=path), effect, work)
 
 
@@ -167,12 +167,12 @@ def word_from_file(d: Draft) -> Item:
     def work(h: Hand) -> Steps:
         found = yield from h.shell(f"cat {source}", f"see the word in {source}", path=source)
         yield from h.shell(f"sed -i 's/{old}/{found}/g' {path}", f"it is {found}, replace {old} by {found} in {path}")
-        yield from h.check(f"grep -c {found} {path}")
+        yield from h.check(f"grep -c '{found}' {path}")
 
     forms = (
-        "In {p} replace every {a} with the word in {s}",
-        "Replace {a} in {p} by the word that stands in {s}",
-        "Read the word in {s} and put it in place of {a} in {p}",
+        "In {p} replace every '{a}' with the word in {s}",
+        "Replace '{a}' in {p} by the word that stands in {s}",
+        "Read the word in {s} and put it in place of '{a}' in {p}",
     )
     return Item(d.say(*forms, p=path, a=old, s=source), effect, work)
 
@@ -201,8 +201,8 @@ def find_and_append(d: Draft) -> Item:
         yield from h.check(f"tail -1 {path}")
 
     forms = (
-        "One file in {f} contains {w}: append this line to it: {x}",
-        "Find the file in {f} that contains {w} and add this last line: {x}",
+        "One file in {f} contains '{w}': append this line to it: '{x}'",
+        "Find the file in {f} that contains '{w}' and add this last line: '{x}'",
     )
     return Item(d.say(*forms, f=folder, w=word, x=line), effect, work)
 
@@ -225,8 +225,8 @@ def find_and_move(d: Draft) -> Item:
         yield from h.check(f"ls {target}")
 
     forms = (
-        "One file in {f} contains {w}: move it to {t}",
-        "Find the file in {f} that contains {w} and move it to {t}",
+        "One file in {f} contains '{w}': move it to {t}",
+        "Find the file in {f} that contains '{w}' and move it to {t}",
     )
     return Item(d.say(*forms, f=folder, w=word, t=target), effect, work)
 

@@ -139,7 +139,7 @@ def private_one(d: Draft) -> Item:
         d.new_file(folder, mode=mode)
 
     def effect(tree: Tree) -> None:
-        found = [p for p in tree.inside(folder) if _mode(tree, p) == odd]
+        found = [p for p in tree.below(folder) if _mode(tree, p) == odd]
         if len(found) != 1:
             raise Clash(f"not exactly one file with mode {odd:o}")
         _set(tree, found[0], new)
@@ -148,7 +148,7 @@ def private_one(d: Draft) -> Item:
         seen = yield from h.shell(
             f"find {folder} -type f -perm {odd:o}", f"find the file with mode {odd:o}", path=folder
         )
-        yield from h.shell(f"chmod {new:o} {seen}", f"it is {base(seen)}, set it to {new:o}")
+        yield from h.shell(f"chmod {new:o} '{seen}'", f"it is {base(seen)}, set it to {new:o}")
         yield from h.check(f"stat -c %a {seen}")
 
     forms = (

@@ -66,11 +66,11 @@ def rename_file(d: Draft) -> Item:
         tree.put(target, tree.take(source))
 
     def work(h: Hand) -> Steps:
-        yield from h.shell(f"mv {source} {target}", f"rename {source} to {base(target)}", path=source)
+        yield from h.shell(f"mv {source} {target}", f"rename {source} to {target}", path=source)
         yield from h.check(f"ls {folder_of(source)}")
 
-    forms = ("Rename {a} to {b}", "Give {a} the name {b}", "Rename the file {a} to {b} (same folder)")
-    return Item(d.say(*forms, a=source, b=base(target)), effect, work)
+    forms = ("Rename {a} to {b}", "Rename {a}: its new name is {b}", "Rename the file {a} to {b}")
+    return Item(d.say(*forms, a=source, b=target), effect, work)
 
 
 def copy_file(d: Draft) -> Item:
@@ -158,8 +158,8 @@ def move_prefix(d: Draft) -> Item:
         yield from h.check(f"ls {folder} {target}")
 
     forms = (
-        "Move the files in {a} whose name starts with {x} to the new folder {b}",
-        "Put all files of {a} that start with {x} into a new folder {b}",
+        "Move the files in {a} whose name starts with '{x}' to the new folder {b}",
+        "Put all files of {a} that start with '{x}' into a new folder {b}",
     )
     return Item(d.say(*forms, a=folder, x=prefix, b=target), effect, work)
 
@@ -196,9 +196,9 @@ def write_file(d: Draft) -> Item:
         yield from h.check(f"cat {path}")
 
     if len(lines) == 1:
-        forms = ("Create {p} with this one line: {x}", "Write a file {p} with the line: {x}")
+        forms = ("Create {p} with this one line: '{x}'", "Write a file {p} with the line: '{x}'")
         return Item(d.say(*forms, p=path, x=lines[0]), effect, work)
-    forms = ("Create {p} with two lines: {x} | {y}", "Write a file {p} with these two lines: {x} | {y}")
+    forms = ("Create {p} with two lines: '{x}' and '{y}'", "Write a file {p} with these two lines: '{x}' and '{y}'")
     return Item(d.say(*forms, p=path, x=lines[0], y=lines[1]), effect, work)
 
 

@@ -31,12 +31,12 @@ def count_with(d: Draft) -> Item:
         tree.report(out, str(count))
 
     def work(h: Hand) -> Steps:
-        yield from h.shell(f"grep -c {word} {path} > {out}", f"count the lines with {word} into {out}", path=path)
+        yield from h.shell(f"grep -c '{word}' {path} > {out}", f"count the lines with {word} into {out}", path=path)
         yield from h.check(f"cat {out}")
 
     forms = (
-        "Write the number of lines with {w} in {p} to {o}",
-        "Count the lines of {p} that contain {w} and write the number to {o}",
+        "Write the number of lines with '{w}' in {p} to {o}",
+        "Count the lines of {p} that contain '{w}' and write the number to {o}",
     )
     return Item(d.say(*forms, w=word, p=path, o=out), effect, work)
 
@@ -94,7 +94,7 @@ def largest_name(d: Draft) -> Item:
 
     def work(h: Hand) -> Steps:
         found = yield from h.shell(f"ls -S {folder} | head -1", f"find the largest file in {folder}")
-        yield from h.shell(f"echo {found} > {out}", f"it is {found}, write it to {out}")
+        yield from h.shell(f"echo '{found}' > {out}", f"it is {found}, write it to {out}")
         yield from h.check(f"cat {out}")
 
     forms = (

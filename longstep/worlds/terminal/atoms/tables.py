@@ -53,8 +53,8 @@ def column(d: Draft) -> Item:
 
     said = ", sorted" if order else ", in the order of the rows"
     forms = (
-        "Write the column {c} of {p} without its header to {o}{s}",
-        "Put the values of the column {c} of {p} into {o}{s}",
+        "Write the column '{c}' of {p} without its header to {o}{s}",
+        "Put the values of the column '{c}' of {p} into {o}{s}",
     )
     return Item(d.say(*forms, c=name, p=path, o=out, s=said), effect, work)
 
@@ -74,8 +74,8 @@ def total(d: Draft) -> Item:
         yield from h.check(f"cat {out}")
 
     forms = (
-        "Write the sum of the column {c} of {p} to {o}",
-        "Add up the column {c} of {p} and write the total to {o}",
+        "Write the sum of the column '{c}' of {p} to {o}",
+        "Add up the column '{c}' of {p} and write the total to {o}",
     )
     return Item(d.say(*forms, c=name, p=path, o=out), effect, work)
 
@@ -100,8 +100,8 @@ def rows_where(d: Draft) -> Item:
         yield from h.check(f"cat {out}")
 
     forms = (
-        "Write the first column of the rows of {p} whose {c} is {v} to {o}",
-        "For the rows of {p} where {c} is {v} write the first column to {o}",
+        "Write the first column of the rows of {p} whose '{c}' is '{v}' to {o}",
+        "For the rows of {p} where '{c}' is '{v}' write the first column to {o}",
     )
     return Item(d.say(*forms, p=path, c=header[1], v=value, o=out), effect, work)
 
@@ -123,8 +123,8 @@ def extreme(d: Draft) -> Item:
         yield from h.check(f"cat {out}")
 
     forms = (
-        "Write the first column of the row of {p} with the {m} {c} to {o}",
-        "Find the row of {p} with the {m} {c} and write its first column to {o}",
+        "Write the first column of the row of {p} with the {m} '{c}' to {o}",
+        "Find the row of {p} with the {m} '{c}' and write its first column to {o}",
     )
     return Item(d.say(*forms, p=path, m=most, c=name, o=out), effect, work)
 
@@ -146,8 +146,8 @@ def sort_rows(d: Draft) -> Item:
         yield from h.check(f"head -3 {out}", risky=True)
 
     forms = (
-        "Sort the rows of {p} by {c}, {m}, and write header and rows to {o}",
-        "Write {p} sorted by {c} ({m}, header kept) to {o}",
+        "Sort the rows of {p} by '{c}', {m}, and write header and rows to {o}",
+        "Write {p} sorted by '{c}' ({m}, header kept) to {o}",
     )
     return Item(d.say(*forms, p=path, c=name, m=order, o=out), effect, work)
 
@@ -169,8 +169,8 @@ def count_values(d: Draft) -> Item:
         yield from h.check(f"cat {out}", risky=True)
 
     forms = (
-        "Write one line 'VALUE COUNT' per value of the column {c} of {p} to {o}, sorted by value",
-        "For each value of the column {c} of {p} write 'VALUE COUNT' to {o}, sorted by value",
+        "Write one line 'VALUE COUNT' per value of the column '{c}' of {p} to {o}, sorted by value",
+        "For each value of the column '{c}' of {p} write 'VALUE COUNT' to {o}, sorted by value",
     )
     return Item(d.say(*forms, p=path, c=header[1], o=out), effect, work)
 
