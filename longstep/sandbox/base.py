@@ -13,11 +13,15 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
+    """`memory_bytes` holds for each process and for all together; the workspace's limits for commands that grow it."""
+
     time_s: float = 30.0
     memory_bytes: int = 2 << 30
     num_processes: int = 128
     output_bytes: int = 1 << 20
     file_bytes: int = 64 << 20
+    workspace_bytes: int = 1 << 30
+    workspace_files: int = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)

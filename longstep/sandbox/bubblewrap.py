@@ -21,7 +21,7 @@ from pathlib import Path
 
 from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits
-from longstep.sandbox.supervise import command_path, small_env, supervise, with_rlimits
+from longstep.sandbox.supervise import small_env, supervise, with_rlimits
 
 INSIDE_UID = 1000
 WORKER_UID = 65534  # "nobody": owns nothing on the host
@@ -139,13 +139,13 @@ class Bubblewrap:
         for root in python_roots():
             arguments += [*_parents(root), "--ro-bind", str(root), str(root)]
         arguments += [*_parents(workspace), "--bind", where, where, "--remount-ro", "/", "--chdir", where, "--clearenv"]
-        for key, value in small_env(where, command_path()).items():
+        for key, value in small_env(where).items():
             arguments += ["--setenv", key, value]
         return arguments
 
     def start(self, argv: Sequence[str], workspace: Path, limits: Limits, stdin: int) -> "subprocess.Popen[bytes]":
         """Start argv in new namespaces, stdout and stderr piped. Raises SandboxError."""
-        command = with_rlimits(list(argv), limits)
+        command = with_rlimits(argv, limits)
         data_fds = {"/etc/passwd": _data_fd(PASSWD), "/etc/group": _data_fd(GROUP)}
         passed, kept = [*data_fds.values()], []
         try:
@@ -183,10 +183,8 @@ class Bubblewrap:
         if not workspace.is_dir():
             raise SandboxError(f"sandbox: the workspace {workspace} is not a folder")
         started_s = time.monotonic()
-        result = supervise(self.start(argv, workspace, limits, subprocess.DEVNULL), limits, started_s)
-        if result is None:
-            raise SandboxError(f"sandbox: bubblewrap ended before the command began; {ADVICE}")
-        return result
+        process = self.start(argv, workspace, limits, subprocess.DEVNULL)
+        return supervise(process, workspace, limits, started_s, ADVICE)
 
 
 def _data_fd(data: bytes) -> int:

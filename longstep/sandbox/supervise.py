@@ -2,6 +2,9 @@
 
 The reader never stops reading: output over the limit is thrown away and counted, so that a flood neither fills memory
 nor blocks the process that writes it.
+
+Resource limits hold for one process or one file each. What all of them together take, memory and disk, is looked at
+ten times a second while the command runs.
 """
 
 import contextlib
@@ -10,14 +13,39 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits
 
-BEGUN = b"\x1e"  # the first byte on stderr: the command, not its setting up, says what follows
+BEGUN = b"\x1e"  # the first byte on stderr: what follows is the command's, not that of setting it up
 CHUNK_BYTES = 1 << 16
+WATCH_S = 0.1
 AFTER_KILL_S = 2.0  # how long to wait for the pipes of a killed process to close
+# Below this growth of the disk (bytes, files) during one command, nobody measures the workspace.
+UNWATCHED_BYTES, UNWATCHED_FILES = 64 << 20, 10_000
+
+_running: set[int] = set()
+_running_lock = threading.Lock()
+
+
+def stop_running() -> None:
+    """Kill every command that runs now, in any thread: for Ctrl-C, where waiting for their time would look dead."""
+    with _running_lock:
+        for pid in _running:
+            _kill(pid)
+
+
+def _kill(pid: int, tree: Sequence[int] = ()) -> None:
+    """Kill a process, its group and `tree`; gone already is no error. The namespaces of a sandbox die with it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    for child in tree:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(child, signal.SIGKILL)
 
 
 class _Stream:
@@ -33,84 +61,160 @@ class _Stream:
         self.kept += data[:room]
         self.dropped += max(0, len(data) - room)
 
-    def text(self) -> str:
-        return self.kept.decode("utf-8", errors="replace")
+
+class _Watch:
+    """Memory of a process tree and size of a workspace."""
+
+    def __init__(self, pid: int, workspace: Path, limits: Limits):
+        self.pid, self.workspace, self.limits = pid, workspace, limits
+        disk = os.statvfs(workspace)
+        self.free_bytes, self.free_files = disk.f_bfree * disk.f_frsize, disk.f_ffree
+
+    def excess(self) -> str | None:
+        """What is over its limit, as words for the model; None if nothing is."""
+        if self._tree_bytes() > self.limits.memory_bytes:
+            return f"killed: more than {self.limits.memory_bytes >> 20} MiB of memory in all"
+        disk = os.statvfs(self.workspace)
+        used_bytes, used_files = self.free_bytes - disk.f_bfree * disk.f_frsize, self.free_files - disk.f_ffree
+        if used_bytes > UNWATCHED_BYTES or used_files > UNWATCHED_FILES:
+            num_bytes, num_files = _folder_size(self.workspace)
+            if num_bytes > self.limits.workspace_bytes:
+                return f"killed: more than {self.limits.workspace_bytes >> 20} MiB in the workspace"
+            if num_files > self.limits.workspace_files:
+                return f"killed: more than {self.limits.workspace_files} files in the workspace"
+        return None
+
+    def _tree_bytes(self) -> int:
+        """Memory of all processes. That shared pages count once costs time to find out: only where it decides."""
+        pids = _tree(self.pid)
+        resident = {pid: _resident_bytes(pid) for pid in pids}
+        if sum(resident.values()) <= self.limits.memory_bytes:
+            return sum(resident.values())
+        return sum(_proportional_bytes(pid) or resident[pid] for pid in pids)
 
 
-def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the process and its process group; a process that is gone already is no error."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _read(path: str) -> str:
+    """A file of /proc; empty if the process is gone or hides it."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _resident_bytes(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
+def _proportional_bytes(pid: int) -> int:
+    """Resident memory in which a page shared by N processes counts as 1/N; 0 if unknown."""
+    lines = _read(f"/proc/{pid}/smaps_rollup").splitlines()
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+def _tree(pid: int) -> list[int]:
+    """The process and all that came of it, in no order."""
+    pids = [pid]
+    for parent in pids:  # grows while we walk it
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):
+                pids += [int(child) for child in _read(f"/proc/{parent}/task/{task}/children").split()]
+    return pids
+
+
+def _folder_size(folder: Path) -> tuple[int, int]:
+    """(bytes on disk, entries) below a folder; files that vanish meanwhile are skipped."""
+    num_bytes = num_files = 0
+    for where, folders, files in os.walk(folder):
+        num_files += len(folders) + len(files)
+        for name in files:
+            with contextlib.suppress(OSError):
+                num_bytes += os.lstat(os.path.join(where, name)).st_blocks * 512
+    return num_bytes, num_files
 
 
 def supervise(
-    process: "subprocess.Popen[bytes]",
-    limits: Limits,
-    started_s: float,
-) -> CommandResult | None:
+    process: "subprocess.Popen[bytes]", workspace: Path, limits: Limits, started_s: float, advice: str
+) -> CommandResult:
     """Read stdout and stderr (pipes) to their end, within `limits.time_s` from `started_s` (time.monotonic).
 
     `exit_code` is 128 + N for a process ended by signal N, as a shell says it, and None when the time ran out.
-    The whole answer is None if the process ended without having begun the command (`with_rlimits` writes `BEGUN`).
+    Raises SandboxError, with `advice`, if the process ended without having begun the command (see `with_rlimits`).
     """
     assert process.stdout is not None, "stdout must be a pipe"
     assert process.stderr is not None, "stderr must be a pipe"
-    streams = {process.stdout: _Stream(limits.output_bytes), process.stderr: _Stream(limits.output_bytes + len(BEGUN))}
-    deadline_s = started_s + limits.time_s
-    killed = False
-    with selectors.DefaultSelector() as selector:
-        for pipe in streams:
-            selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map():
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                if killed:
-                    break  # something outside our reach holds a pipe open: what we have is what there is
-                kill_group(process)
-                killed = True
-                deadline_s = time.monotonic() + AFTER_KILL_S
-                continue
-            for key, _ in selector.select(left_s):
-                data = os.read(key.fd, CHUNK_BYTES)
-                if data:
-                    streams[key.fileobj].feed(data)  # type: ignore[index]
-                else:
-                    selector.unregister(key.fileobj)
-    if not killed:  # both pipes closed, yet the process may live on
+    out, err = _Stream(limits.output_bytes), _Stream(limits.output_bytes + len(BEGUN))
+    watch = _Watch(process.pid, workspace, limits)
+    late, excess = False, None
+    ended_s: float | None = None
+    with _running_lock:
+        _running.add(process.pid)
+    with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
         try:
-            process.wait(max(0.0, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            kill_group(process)
-            killed = True
-    process.wait()
-    out, err = streams[process.stdout], streams[process.stderr]
-    process.stdout.close()
-    process.stderr.close()
+            selector.register(process.stdout, selectors.EVENT_READ, out)
+            selector.register(process.stderr, selectors.EVENT_READ, err)
+            watch_s = started_s + WATCH_S
+            while True:
+                now_s = time.monotonic()
+                if ended_s is None:
+                    if now_s >= started_s + limits.time_s:
+                        late = True
+                    elif now_s >= watch_s:
+                        excess = watch.excess()
+                        watch_s = time.monotonic() + WATCH_S
+                    if late or excess:
+                        _kill(process.pid, _tree(process.pid))
+                        ended_s = now_s
+                    elif process.poll() is not None:
+                        _kill(process.pid)  # what the command left running in the background
+                        ended_s = now_s
+                if ended_s is not None and (not selector.get_map() or now_s > ended_s + AFTER_KILL_S):
+                    break
+                wait_s = max(0.0, min(WATCH_S, started_s + limits.time_s - now_s)) if ended_s is None else WATCH_S
+                if not selector.get_map():  # both pipes are closed, and the process lives on
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(wait_s)
+                    continue
+                for key, _ in selector.select(wait_s):
+                    data = os.read(key.fd, CHUNK_BYTES)
+                    if data:
+                        key.data.feed(data)
+                    else:
+                        selector.unregister(key.fileobj)
+        finally:
+            _kill(process.pid)
+            process.wait()
+            with _running_lock:
+                _running.discard(process.pid)
+    if not late and not err.kept.startswith(BEGUN):
+        raise SandboxError(f"sandbox: the command did not begin: {err.kept.decode(errors='replace').strip()}; {advice}")
+    stderr = bytes(err.kept.removeprefix(BEGUN)).decode("utf-8", errors="replace")
     code = process.returncode
-    if not err.kept.startswith(BEGUN) and not killed:
-        return None
-    del err.kept[: len(BEGUN)]
     return CommandResult(
-        exit_code=None if killed else (code if code >= 0 else 128 - code),
-        stdout=out.text(),
-        stderr=err.text(),
+        exit_code=None if late else (code if code >= 0 else 128 - code),
+        stdout=out.kept.decode("utf-8", errors="replace"),
+        stderr=f"{stderr.rstrip()}\n{excess}\n".lstrip() if excess else stderr,
         dropped_bytes=out.dropped + err.dropped,
         wall_s=time.monotonic() - started_s,
     )
 
 
-def with_rlimits(argv: list[str], limits: Limits) -> list[str]:
+def with_rlimits(argv: Sequence[str], limits: Limits) -> list[str]:
     """argv that sets the limits on itself, then becomes the command.
 
     A shell sets them because that is 1 ms, needs no code between fork and exec in this process, and happens where the
     process count starts at zero. `-u` is bash's letter for processes, `-p` that of dash and busybox.
     """
-    wanted = (
-        f"-c 0 -t {round(limits.time_s) + 1} -f {limits.file_bytes // 512} -v {limits.memory_bytes // 1024}".split()
-    )
-    script = "".join(f"ulimit {key} {value}; " for key, value in zip(wanted[::2], wanted[1::2], strict=True))
+    wanted = {
+        "-c": 0,
+        "-t": round(limits.time_s) + 1,  # seconds of CPU
+        "-f": limits.file_bytes // 512,
+        "-v": limits.memory_bytes // 1024,
+    }
+    script = "".join(f"ulimit {key} {value}; " for key, value in wanted.items())
     script += f"ulimit -u {limits.num_processes} || ulimit -p {limits.num_processes}"
-    # An error says only that the limit was tighter already.
+    # An error there says only that the limit was tighter already.
     script = f"{{ {script}; }} 2>/dev/null; printf '\\036' >&2; exec \"$@\""
     return ["/bin/sh", "-c", script, "sh", *argv]
 
@@ -120,10 +224,10 @@ def command_path() -> str:
     return f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 
-def small_env(workspace: str, path: str) -> dict[str, str]:
+def small_env(workspace: str) -> dict[str, str]:
     """The whole environment of a command: nothing of the caller's gets in."""
     return {
-        "PATH": path,
+        "PATH": command_path(),
         "HOME": workspace,
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -8,7 +8,7 @@ from pathlib import Path
 from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits, Sandbox
 from longstep.sandbox.bubblewrap import Bubblewrap
-from longstep.sandbox.supervise import command_path, small_env, supervise, with_rlimits
+from longstep.sandbox.supervise import small_env, supervise, with_rlimits
 
 
 class NoSandbox:
@@ -22,18 +22,15 @@ class NoSandbox:
             raise SandboxError(f"sandbox: the workspace {workspace} is not a folder")
         started_s = time.monotonic()
         process = subprocess.Popen(
-            with_rlimits(list(argv), limits),
+            with_rlimits(argv, limits),
             cwd=workspace,
-            env=small_env(str(workspace), command_path()),
+            env=small_env(str(workspace)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        result = supervise(process, limits, started_s)
-        if result is None:
-            raise SandboxError("sandbox: /bin/sh did not start the command; is there a POSIX shell?")
-        return result
+        return supervise(process, workspace, limits, started_s, "is there a POSIX shell at /bin/sh?")
 
 
 def open_sandbox(unsafe: bool = False) -> Sandbox:

@@ -57,10 +57,13 @@ def read_bytes(workspace: Path, path: str) -> tuple[str, bytes]:
         fd = open_inside(workspace, real, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         raise ToolMistake(f"{shown}: no such file. Use list_files to see what is there") from None
+    except PermissionError:
+        raise ToolMistake(f"{shown}: permission denied: not readable") from None
+    info = os.fstat(fd)
+    if stat.S_ISDIR(info.st_mode):
+        os.close(fd)
+        raise ToolMistake(f"{shown}: a folder, not a file. Use list_files")
     with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if stat.S_ISDIR(info.st_mode):
-            raise ToolMistake(f"{shown}: a folder, not a file. Use list_files")
         if not stat.S_ISREG(info.st_mode):
             raise ToolMistake(f"{shown}: not a regular file")
         if not info.st_mode & 0o400:  # root could read it all the same; the model must see what a user would
@@ -81,7 +84,10 @@ def write_bytes(workspace: Path, path: str, data: bytes) -> str:
         raise ToolMistake(f"{shown}: a folder, not a file. Give the path of a file")
     # As root the kernel would allow both; the model must see what a user would.
     if os.path.lexists(target):
-        if not os.lstat(target).st_mode & 0o200:
+        mode = os.lstat(target).st_mode
+        if not stat.S_ISREG(mode):
+            raise ToolMistake(f"{shown}: not a regular file")
+        if not mode & 0o200:
             raise ToolMistake(f"{shown}: permission denied: read-only")
     else:
         parent = os.path.dirname(target)
@@ -92,8 +98,6 @@ def write_bytes(workspace: Path, path: str, data: bytes) -> str:
     except (NotADirectoryError, FileExistsError):
         raise ToolMistake(f"{shown}: a part of the path is a file, not a folder") from None
     with os.fdopen(fd, "wb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ToolMistake(f"{shown}: not a regular file")
         file.truncate()
         file.write(data)
     return shown

@@ -37,7 +37,7 @@ TEST_CPU_S = 3.0  # of one test; a loop without end is then a failure like other
 TEST_WALL_S = 10.0
 # Parts of pytest that nothing here reads. A config may give options of the second group.
 UNUSED = [f"-pno:{name}" for name in ("cacheprovider", "faulthandler")]
-PLAIN_NAMES = "terminal pastebin stepwise setuponly setupplan unraisableexception threadexception".split()
+PLAIN_NAMES = ["terminal", "pastebin", "stepwise", "setuponly", "setupplan", "unraisableexception", "threadexception"]
 UNUSED_IN_PLAIN = [f"-pno:{name}" for name in PLAIN_NAMES]
 CONFIGS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 

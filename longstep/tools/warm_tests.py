@@ -14,7 +14,7 @@ from types import TracebackType
 
 from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits, Sandbox
-from longstep.sandbox.supervise import command_path, small_env
+from longstep.sandbox.supervise import small_env
 from longstep.tools.run_tests import SOURCE
 
 
@@ -37,7 +37,7 @@ class WarmTests:
         request = {
             "workspace": where,
             "path": target,
-            "env": small_env(where, command_path()),
+            "env": small_env(where),
             "time_s": limits.time_s,
             "output_bytes": limits.output_bytes,
             "rlimits": {
@@ -63,7 +63,7 @@ class WarmTests:
 
     def _start(self) -> "subprocess.Popen[str]":
         if self._server is None:
-            env = small_env("/", command_path()) | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            env = small_env("/") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
             self._server = subprocess.Popen(
                 [sys.executable, "-P", "-c", f"{SOURCE}\nserve()"],
                 stdin=subprocess.PIPE,
