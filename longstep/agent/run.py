@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ from longstep.worlds.registry import world as open_world
 FOLDER_TOOLS = ("list_files", "read_file", "find_text", "edit_file", "write_file", "run_tests", "shell")
 MAX_STEPS = 40
 GREEDY = Sampling(temperature=0.0)
-_RICH_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,7 @@ def run_task(ask: Ask, open_model: Callable[[], ChatModel], console: Console | N
     on stderr says how to go on.
     """
     console = console or make_console()
+    _check(ask)
     sandbox = open_sandbox(ask.unsafe_no_sandbox)
     if ask.resume is not None:
         job, model = _resume(ask, open_model, sandbox)
@@ -190,7 +192,6 @@ def _check_fits(model: ChatModel, history: History, tools: Mapping[str, Tool], e
 
 
 def _start(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> tuple[_Job, ChatModel]:
-    _check(ask)
     effort = _effort(ask.effort)
     world = open_world(ask.world) if ask.world is not None else None
     task = world.task(ask.seed or 0, ask.family) if world is not None else None
@@ -213,7 +214,7 @@ def _start(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> t
         try:
             copied = folders.copy_folder(source, workspace)
         except UserError:
-            folder.rmdir()
+            shutil.rmtree(folder)
             raise
         files = blobs.put(msgspec.json.encode(folders.snapshot(workspace, blobs)))
         notes = (f"works on a copy of {source} ({copied.num_files} files)",)
@@ -247,7 +248,6 @@ def _some(names: tuple[str, ...], limit: int = 6) -> str:
 
 
 def _resume(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> tuple[_Job, ChatModel]:
-    _check(ask)
     folder = journal.run_folder(ask.resume or "")
     header = journal.read(folder / "journal.jsonl").header
     if not Path(header.workspace).is_dir():
@@ -297,24 +297,14 @@ def _run(ask: Ask, job: _Job, model: ChatModel, view: LiveView | None) -> Outcom
                 used_s=job.used_s,
             )
         )
-    blobs = job.journal.blobs
-    found: tuple[folders.Change, ...] = ()
-    remarks: tuple[str, ...] = ()
-    if job.world is not None and job.task is not None:
-        verdict = job.world.verify(job.task, job.workspace, job.sandbox)
-    else:
-        assert job.header.files is not None, "a run on a folder has its manifest"
-        before = msgspec.json.decode(blobs.get(job.header.files), type=folders.Manifest)
-        after = folders.snapshot(job.workspace, blobs)
-        found = folders.changes(before, after)
-        verdict = verify_folder(job.header.task, before, after, blobs, job.sandbox, job.folder)
-        if touched := changed_tests(before, after):
-            remarks = (f"the agent changed {_some(touched)}; the verdict is by the tests as they were",)
+        if view is not None:
+            view.now("     checking the result")
+        verdict, found, remarks = _verify(job)
     passed = tuple(check.name for check in verdict.checks if check.passed)
     failed = tuple(check.name for check in verdict.checks if not check.passed)
     job.journal.write(VerdictRecord(success=verdict.success, passed=passed, failed=failed), sync=True)
 
-    applied = False
+    blobs, applied = job.journal.blobs, False
     sentence = ". ".join((_sentence(episode, verdict, job), *remarks))
     if ask.apply and found:
         if verdict.success or ask.resume is not None:
@@ -334,6 +324,20 @@ def _run(ask: Ask, job: _Job, model: ChatModel, view: LiveView | None) -> Outcom
         diff=folders.unified(found, blobs),
         applied=applied,
     )
+
+
+def _verify(job: _Job) -> tuple[Verdict, tuple[folders.Change, ...], tuple[str, ...]]:
+    """The verdict, what changed in the user's folder, and what a person should know besides."""
+    if job.world is not None and job.task is not None:
+        return job.world.verify(job.task, job.workspace, job.sandbox), (), ()
+    assert job.header.files is not None, "a run on a folder has its manifest"
+    blobs = job.journal.blobs
+    before = msgspec.json.decode(blobs.get(job.header.files), type=folders.Manifest)
+    after = folders.snapshot(job.workspace, blobs)
+    verdict = verify_folder(job.header.task, before, after, blobs, job.sandbox, job.folder)
+    touched = changed_tests(before, after)
+    remarks = (f"the agent changed {_some(touched)}; the verdict is by the tests as they were",) if touched else ()
+    return verdict, folders.changes(before, after), remarks
 
 
 def _sentence(episode: Episode, verdict: Verdict, job: _Job) -> str:
@@ -374,7 +378,7 @@ def _show_outcome(console: Console, job: _Job, outcome: Outcome) -> None:
     _say(console, "", "")
     if outcome.diff:
         for line in outcome.diff.split("\n")[:-1]:
-            _say(console, line, _RICH_DIFF.get(line[:1], "dim"))
+            _say(console, line, _DIFF_STYLES.get(line[:1], "dim"))
         _say(console, "", "")
     if outcome.verdict is not None:
         for check in outcome.verdict.checks:

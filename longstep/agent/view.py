@@ -43,17 +43,15 @@ def fold_line(text: str) -> str:
     return " ".join(visible(text).split())
 
 
-def compact(call: ToolCall, width: int) -> str:
-    """`name key='value'`, long values shortened so that each argument keeps its share of `width` columns."""
-    share = max(12, (width - len(call.name)) // max(1, len(call.arguments)) - 2)
-    words = [call.name]
-    for key, value in call.arguments.items():
-        shown = repr(value) if isinstance(value, str) else str(value)
-        room = max(8, share - len(key))
-        words.append(f"{key}={shown if len(shown) <= room else shown[: room - 1] + '…'}")
+def call_lines(call: ToolCall, width: int) -> list[str]:
+    """`name key='value' ...` if that fits into `width` columns, else a line for each argument."""
+    words = [
+        f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}" for key, value in call.arguments.items()
+    ]
     if call.bad_arguments is not None:
-        words.append(f"(unreadable) {call.bad_arguments!r}")
-    return fold_line(" ".join(words))
+        words.append(f"unreadable arguments {call.bad_arguments!r}")
+    one = " ".join([call.name, *words])
+    return [one] if len(one) <= width else [call.name, *(f"  {word}" for word in words)]
 
 
 def bar(used: int, total: int, ascii_only: bool = False) -> str:
@@ -77,14 +75,16 @@ class LiveView:
         self.console = console
         self.effort = effort
         self.ascii_only = console.options.ascii_only
-        self._live = Live(console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
-        self._start_s = 0.0
+        self._status, self._start_s = "", 0.0  # what is going on, and since when
         self._tail = ""  # the last that the model wrote
         self._number = ""  # of the step whose first line is still to come
         self._prompt_tokens = self._window_tokens = 0
         self._taken: TurnTaken | None = None
         self._tool_s = 0.0
         self._num_open = 0  # calls of this step without a result
+        self._live: Live | None = None
+        if console.is_terminal:  # draws at once, so it comes last
+            self._live = Live(console=console, transient=True, refresh_per_second=8, get_renderable=self._live_line)
 
     def __enter__(self) -> "LiveView":
         if self._live is not None:
@@ -98,19 +98,19 @@ class LiveView:
     def __call__(self, event: LoopEvent) -> None:
         match event:
             case StepStarted():
-                self._start_s, self._tail, self._tool_s = time.monotonic(), "", 0.0
+                self._tail, self._tool_s = "", 0.0
                 self._prompt_tokens, self._window_tokens = event.prompt_tokens, event.window_tokens
-                self._now(f"{event.step:>3}  reading {event.prompt_tokens:,} tokens")
+                self.now(f"{event.step:>3}  reading {event.prompt_tokens:,} tokens")
             case ModelEvent():
                 self._model_event(event)
             case TurnTaken():
                 self._turn_taken(event)
             case CallStarted():
-                self._now(f"     running {compact(event.call, self.console.width - 20)}")
+                self.now(f"     running {' '.join(call_lines(event.call, self.console.width))}")
             case CallFinished():
                 self._call_finished(event)
             case Finished():
-                self._now("")
+                self.now("")
 
     def line(self, label: str, text: str, style: str = "") -> None:
         """One line of a block, cut at the width. The first one of a step carries its number."""
@@ -119,24 +119,27 @@ class LiveView:
         row.append(printable(text, self.console), style=style)
         self.console.print(row, no_wrap=True, overflow="ellipsis", crop=True)
 
-    def _now(self, text: str) -> None:
-        """What is going on, on the line that is drawn over."""
-        if self._live is not None:
-            shown = RichText(text, style="dim", no_wrap=True, overflow="ellipsis")
-            if text:
-                shown.append(f"  {time.monotonic() - self._start_s:.1f} s")
-            self._live.update(shown)
+    def now(self, status: str) -> None:
+        """Say what is going on, on the line that is drawn over; '' for nothing."""
+        self._status, self._start_s = status, time.monotonic()
+
+    def _live_line(self) -> RichText:
+        if not self._status:
+            return RichText("")
+        status = printable(self._status, self.console).replace("\n", " ")
+        return RichText(
+            f"{status[: self.console.width - 12]}  {time.monotonic() - self._start_s:.1f} s", "dim", no_wrap=True
+        )
 
     def _model_event(self, event: ModelEvent) -> None:
-        if self._live is None:
-            return
         match event.event:
             case ThinkDelta(text) | TextDelta(text) | ArgumentDelta(text=text):
                 self._tail = (self._tail + text)[-400:]
             case CallStart(name=name):
                 self._tail = f"{name} "
-        room = self.console.width - 24
-        self._now(f"{event.step:>3}  writing {fold_line(self._tail)[-room:]}")
+            case _:
+                return
+        self._status = f"{event.step:>3}  writing {fold_line(self._tail)[24 - self.console.width :]}"
 
     def _turn_taken(self, event: TurnTaken) -> None:
         turn = event.turn
@@ -153,7 +156,8 @@ class LiveView:
             self._step_done()
 
     def _call_finished(self, event: CallFinished) -> None:
-        self.line("call", compact(event.call, self.console.width - 14), "cyan")
+        for i, text in enumerate(call_lines(event.call, self.console.width - 12)):
+            self.line("" if i else "call", text, "cyan")
         lines = visible(event.result.text).split("\n")
         left_out = len(lines) - RESULT_LINES + 1
         if left_out > 1:
@@ -174,4 +178,4 @@ class LiveView:
             used = f"{prompt + output:,}/{window:,}"
             words.append(f"context {bar(prompt + output, window, self.ascii_only)} {used}")
         self.line("", " · ".join(words), "dim")
-        self._now("")
+        self.now("")
