@@ -150,7 +150,7 @@ def test_the_expert_names_only_what_the_episode_has_shown(tmp_path: Path) -> Non
             + [f.text for tree in (plan.start, plan.end) for f in tree.files.values()]
             + [" ".join(map(" ".join, f.members)) for f in plan.start.files.values()]
         )
-        secret = {w for w in re.findall(r"[a-z]{5,}", everything)} - {"draft", "cache"}
+        secret = set(re.findall(r"[a-z]{5,}", everything)) - {"draft", "cache"}
         seen = set(re.findall(r"[a-z]{5,}", task.instruction))
         for move, results in solved(task, EFFORTS[seed % 3], workspace).steps:
             said = set(re.findall(r"[a-z]{5,}", f"{move.think} {move.calls} {move.text}")) & secret

@@ -7,7 +7,7 @@ folders and files, and one whose effect no longer makes sense raises `Clash`, wh
 
 import random
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from longstep.errors import WorldError
@@ -50,14 +50,14 @@ class Pattern:
     spare: str | None = None
 
     def matches(self, tree: Tree) -> list[str]:
-        paths = sorted(tree.files) if self.folder is None else tree.inside(self.folder)
+        paths = sorted(tree.files) if self.folder is None else tree.below(self.folder)
         found = [
             p
             for p in paths
             if p.endswith(f".{self.ext}") and p != self.spare and not (self.keep and p.startswith(self.keep + "/"))
         ]
-        if len(found) < 2:
-            raise Clash(f"*.{self.ext} names fewer than two files")
+        if len(found) < 2 or (self.folder and any(folder_of(p) != self.folder for p in found)):
+            raise Clash(f"*.{self.ext} names fewer than two files, or some that may or may not be meant")
         return found
 
     @property
@@ -97,6 +97,7 @@ class Draft:
         self.folders: list[str] = []  # those that items may share
         self.logs: list[str] = []
         self.tables: list[tuple[str, list[str], list[str]]] = []  # path, header, values of the second column
+        self._edited_under_rule = False
         self._used: list[str] = ["error", "warn", "info", "debug", "item", "word", "next", "mark", "name"]
         self.filler = [self.word() for _ in range(10)]
 
@@ -135,8 +136,9 @@ class Draft:
     def new_folder(self, made: bool = True) -> str:
         """`made` False: only a name for a folder that an item will make."""
         path = self.name()
-        if self.folders and self.rng.random() < 0.2:
-            path = f"{self.rng.choice(self.folders)}/{path}"
+        tops = [folder for folder in self.folders if "/" not in folder]
+        if tops and self.rng.random() < 0.2:
+            path = f"{self.rng.choice(tops)}/{path}"
         elif self.rng.random() < 0.15:
             path = f"{path}/{self.name()}"
         if made:
@@ -164,6 +166,15 @@ class Draft:
         path = f"{folder}/{self.name()}.{ext or self.ext()}".removeprefix("/")
         self.tree.put(path, File("\n".join(lines or self.lines()) + "\n", mode))
         return path
+
+    def edited_file(self, lines: list[str] | None = None) -> str:
+        """A file for an item to edit: now and then the one that must keep its permissions."""
+        path = self.rules.mode
+        if path and not self._edited_under_rule and self.rng.random() < 0.4:
+            self._edited_under_rule = True
+            self.tree.files[path] = replace(self.tree.files[path], text="\n".join(lines or self.lines()) + "\n")
+            return path
+        return self.new_file(lines=lines)
 
     def target(self, folder: str | None = None, ext: str | None = None) -> str:
         """A path for a new file in a folder that exists, or at the top."""

@@ -20,7 +20,7 @@ def _replaced(text: str, old: str, new: str) -> str:
 
 def replace_word(d: Draft) -> Item:
     old, new = d.word(), d.word()
-    path = d.new_file(lines=_with(d, old))
+    path = d.edited_file(lines=_with(d, old))
 
     def effect(tree: Tree) -> None:
         tree.write(path, _replaced(tree.text(path), old, new))
@@ -29,7 +29,11 @@ def replace_word(d: Draft) -> Item:
         yield from h.shell(f"sed -i 's/{old}/{new}/g' {path}", f"replace {old} by {new} in {path}", path=path)
         yield from h.check(f"grep -c '{new}' {path}")
 
-    forms = ("In {p} replace every '{a}' with '{b}'", "Replace '{a}' by '{b}' everywhere in {p}", "In {p} change '{a}' to '{b}'")
+    forms = (
+        "In {p} replace every '{a}' with '{b}'",
+        "Replace '{a}' by '{b}' everywhere in {p}",
+        "In {p} change '{a}' to '{b}'",
+    )
     return Item(d.say(*forms, p=path, a=old, b=new), effect, work)
 
 
@@ -61,7 +65,7 @@ def replace_in_kind(d: Draft) -> Item:
 
 
 def append_line(d: Draft) -> Item:
-    path, line = d.new_file(), d.line()
+    path, line = d.edited_file(), d.line()
 
     def effect(tree: Tree) -> None:
         tree.write(path, f"{tree.text(path)}{line}\n")
@@ -75,7 +79,7 @@ def append_line(d: Draft) -> Item:
 
 
 def put_first(d: Draft) -> Item:
-    path, line = d.new_file(), d.line()
+    path, line = d.edited_file(), d.line()
 
     def effect(tree: Tree) -> None:
         tree.write(path, f"{line}\n{tree.text(path)}")
@@ -84,13 +88,17 @@ def put_first(d: Draft) -> Item:
         yield from h.shell(f"sed -i '1i {line}' {path}", f"put the line at the top of {path}", path=path)
         yield from h.check(f"head -1 {path}")
 
-    forms = ("Put this line at the top of {p}: '{x}'", "Add a new first line to {p}: '{x}'", "Start {p} with the line: '{x}'")
+    forms = (
+        "Put this line at the top of {p}: '{x}'",
+        "Add a new first line to {p}: '{x}'",
+        "Start {p} with the line: '{x}'",
+    )
     return Item(d.say(*forms, p=path, x=line), effect, work)
 
 
 def delete_lines(d: Draft) -> Item:
     word = d.word()
-    path = d.new_file(lines=_with(d, word))
+    path = d.edited_file(lines=_with(d, word))
 
     def effect(tree: Tree) -> None:
         kept = [line for line in tree.lines(path) if word not in line]
@@ -112,7 +120,7 @@ def delete_lines(d: Draft) -> Item:
 
 def line_number(d: Draft) -> Item:
     lines = d.lines(4, 6)
-    path, line, number = d.new_file(lines=lines), d.line(), d.rng.randint(2, len(lines) - 1)
+    path, line, number = d.edited_file(lines), d.line(), d.rng.randint(2, len(lines) - 1)
 
     def effect(tree: Tree) -> None:
         now = tree.lines(path)
@@ -125,7 +133,11 @@ def line_number(d: Draft) -> Item:
         yield from h.shell(f"sed -i '{number}s/.*/{line}/' {path}", f"change line {number} of {path}", path=path)
         yield from h.check(f"sed -n {number}p {path}")
 
-    forms = ("Make line {n} of {p} read: '{x}'", "Replace line {n} of {p} with: '{x}'", "Change line {n} of {p} to: '{x}'")
+    forms = (
+        "Make line {n} of {p} read: '{x}'",
+        "Replace line {n} of {p} with: '{x}'",
+        "Change line {n} of {p} to: '{x}'",
+    )
     return Item(d.say(*forms, n=number, p=path, x=line), effect, work)
 
 
@@ -149,7 +161,11 @@ def set_key(d: Draft) -> Item:
         yield from h.call("edit_file", f"it is {old}, make it {key}={value}", path=path, old=old, new=f"{key}={value}")
         yield from h.check(f"grep '{key}' {path}")
 
-    forms = ("Set '{k}' to '{v}' in {p}", "In {p} set the value of '{k}' to '{v}'", "Change the value of '{k}' in {p} to '{v}'")
+    forms = (
+        "Set '{k}' to '{v}' in {p}",
+        "In {p} set the value of '{k}' to '{v}'",
+        "Change the value of '{k}' in {p} to '{v}'",
+    )
     return Item(d.say(*forms, k=key, v=value, p=path), effect, work)
 
 
@@ -175,6 +191,58 @@ def word_from_file(d: Draft) -> Item:
         "Read the word in {s} and put it in place of '{a}' in {p}",
     )
     return Item(d.say(*forms, p=path, a=old, s=source), effect, work)
+
+
+def if_word(d: Draft) -> Item:
+    """What to do depends on what a look says."""
+    word, line = d.word(), d.line()
+    there = d.rng.random() < 0.5
+    path = d.new_file(lines=_with(d, word) if there else None)
+    d.new_file(folder_of(path))
+
+    def effect(tree: Tree) -> None:
+        if word in tree.text(path):
+            tree.take(path)
+        else:
+            tree.write(path, f"{tree.text(path)}{line}\n")
+
+    def work(h: Hand) -> Steps:
+        count = yield from h.shell(f"grep -c '{word}' {path}", f"see whether {word} is in {path}", ok=(0, 1))
+        if count == "0":
+            yield from h.shell(f"echo '{line}' >> {path}", "it is not, append the line")
+            yield from h.check(f"tail -1 {path}")
+        else:
+            yield from h.shell(f"rm {path}", f"it is, delete {path}")
+            yield from h.check(f"ls {folder_of(path)}")
+
+    forms = (
+        "If {p} contains '{w}', delete it; if not, append this line to it: '{x}'",
+        "Delete {p} if it contains '{w}', else add this last line to it: '{x}'",
+    )
+    return Item(d.say(*forms, p=path, w=word, x=line), effect, work)
+
+
+def if_there(d: Draft) -> Item:
+    """A file that may not exist: asking for it may fail, and that is the answer."""
+    word, other = d.word(), d.word()
+    there = d.rng.random() < 0.5
+    path = d.new_file() if there else d.target(d.folder(), d.ext())
+    out = d.target()
+
+    def effect(tree: Tree) -> None:
+        tree.report(out, word if path in tree.files else other)
+
+    def work(h: Hand) -> Steps:
+        seen = yield from h.shell(f"ls {path}", f"see whether {path} exists", ok=(0, 1, 2))
+        found, said = (word, "it does") if seen else (other, "it does not")
+        yield from h.shell(f"echo '{found}' > {out}", f"{said}, write {found} to {out}")
+        yield from h.check(f"cat {out}")
+
+    forms = (
+        "If there is a file {p}, write '{w}' to {o}; if not, write '{v}' to {o}",
+        "Write '{w}' to {o} if {p} exists, else write '{v}' to {o}",
+    )
+    return Item(d.say(*forms, p=path, w=word, v=other, o=out), effect, work)
 
 
 def _holder(tree: Tree, folder: str, word: str) -> str:
@@ -233,4 +301,5 @@ def find_and_move(d: Draft) -> Item:
 
 SINGLE = (replace_word, append_line, put_first, delete_lines, line_number)
 FOUND = (find_and_append, find_and_move)
-ATOMS = (*SINGLE, *FOUND, replace_in_kind, set_key, word_from_file)
+DECIDED = (if_word, if_there)
+ATOMS = (*SINGLE, *FOUND, *DECIDED, replace_in_kind, set_key, word_from_file)

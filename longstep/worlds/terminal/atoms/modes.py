@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from longstep.worlds.terminal.draft import MODES, Draft, Hand, Item, Steps
+from longstep.worlds.terminal.draft import MODES, Draft, Hand, Item, Pattern, Steps
 from longstep.worlds.terminal.tree import Clash, Tree, base, folder_of
 
 
@@ -35,14 +35,12 @@ def set_mode(d: Draft) -> Item:
 def set_mode_of_kind(d: Draft) -> Item:
     mode = d.rng.choice([m for m in MODES if m != 0o644])
     kind = d.pattern(anywhere=0.4)
-    spared = d.rules.mode
+    spared = d.rules.mode  # a draw that hits it without sparing it breaks this rule and is drawn anew
     if spared and d.rng.random() < 0.5:  # the file that must keep its permissions is one of the kind
         folder, ext = folder_of(spared), spared.rpartition(".")[2]
         d.new_file(folder, ext)
         d.new_file(folder, ext)
-        kind = replace(kind, folder=folder, ext=ext, keep=None, spare=spared)
-    elif spared and spared.endswith(f".{kind.ext}") and kind.folder in (None, folder_of(spared)):
-        raise Clash("two files to spare")
+        kind = Pattern(folder, ext, spare=spared)
 
     def effect(tree: Tree) -> None:
         for path in kind.matches(tree):

@@ -146,8 +146,8 @@ def move_prefix(d: Draft) -> Item:
 
     def effect(tree: Tree) -> None:
         paths = [p for p in tree.inside(folder) if base(p).startswith(prefix)]
-        if len(paths) < 2:
-            raise Clash(f"fewer than two files start with {prefix}")
+        if len(paths) < 2 or len(paths) < sum(base(p).startswith(prefix) for p in tree.below(folder)):
+            raise Clash(f"fewer than two files start with {prefix}, or some that may or may not be meant")
         tree.mkdir(target)
         for path in paths:
             tree.put(f"{target}/{base(path)}", tree.take(path))
@@ -211,8 +211,8 @@ def move_only(d: Draft) -> Item:
     new = d.target(target, ext)
 
     def effect(tree: Tree) -> None:
-        paths = [p for p in tree.inside(folder) if p.endswith(f".{ext}")]
-        if len(paths) != 1 or target not in tree.folders:
+        paths = [p for p in tree.below(folder) if p.endswith(f".{ext}")]
+        if len(paths) != 1 or folder_of(paths[0]) != folder or target not in tree.folders:
             raise Clash(f"not exactly one .{ext} file in {folder}")
         tree.put(new, tree.take(paths[0]))
 
@@ -230,5 +230,25 @@ def move_only(d: Draft) -> Item:
     return Item(d.say(*forms, e=ext, a=folder, n=new), effect, work)
 
 
+def delete_listed(d: Draft) -> Item:
+    """Which files are meant stands in a list."""
+    folder = d.new_folder()
+    listed = [d.new_file(folder) for _ in range(d.rng.randint(2, 3))]
+    d.new_file(folder)
+    source = d.new_file(lines=listed)
+
+    def effect(tree: Tree) -> None:
+        for path in tree.lines(source):
+            tree.take(path)
+
+    def work(h: Hand) -> Steps:
+        paths = yield from h.shell(f"cat {source}", f"see which files {source} lists", path=source)
+        yield from h.shell(f"rm {' '.join(paths.splitlines())}", "delete them")
+        yield from h.check(f"ls {folder}")
+
+    forms = ("Delete the files that are listed in {s}", "Read {s} and remove each file that it names")
+    return Item(d.say(*forms, s=source), effect, work)
+
+
 SINGLE = (make_folder, move_file, rename_file, copy_file, delete_file)  # one short command each
-ATOMS = (*SINGLE, move_kind, delete_kind, rename_kind, move_prefix, delete_empty, write_file, move_only)
+ATOMS = (*SINGLE, move_kind, delete_kind, rename_kind, move_prefix, delete_empty, write_file, move_only, delete_listed)

@@ -1,7 +1,7 @@
 """Reports about files: counts, the largest, what is in a folder, what occurs more than once."""
 
 from longstep.worlds.terminal.draft import Draft, Hand, Item, Steps
-from longstep.worlds.terminal.tree import Clash, Tree, base
+from longstep.worlds.terminal.tree import Clash, File, Tree, base
 
 
 def count_lines(d: Draft) -> Item:
@@ -73,9 +73,14 @@ def _sized(d: Draft) -> str:
     return folder
 
 
-def _largest(tree: Tree, folder: str) -> str:
-    if any(p != folder and p.startswith(folder + "/") for p in tree.folders):
+def _no_folders_in(tree: Tree, folder: str) -> None:
+    """`ls` would list them among the files."""
+    if any(p.startswith(folder + "/") for p in tree.folders):
         raise Clash(f"{folder} holds folders")
+
+
+def _largest(tree: Tree, folder: str) -> str:
+    _no_folders_in(tree, folder)
     paths = tree.inside(folder)
     ranked = sorted(paths, key=lambda p: len(tree.files[p].text), reverse=True)
     if any(tree.files[p].pack for p in paths) or len(ranked) < 2:
@@ -122,6 +127,34 @@ def largest_move(d: Draft) -> Item:
     return Item(d.say(*forms, f=folder, t=target), effect, work)
 
 
+def latest(d: Draft) -> Item:
+    """The newest by the date in its name must be seen first."""
+    folder, stem, ext, target = d.new_folder(), d.word(), d.ext(), d.folder()
+    days = sorted(
+        {f"20{d.rng.randrange(18, 30)}-{d.rng.randrange(1, 13):02}-{d.rng.randrange(1, 29):02}" for _ in range(4)}
+    )
+    for day in days:
+        d.tree.put(f"{folder}/{stem}-{day}.{ext}", File(d.line() + "\n"))
+
+    def effect(tree: Tree) -> None:
+        path = f"{folder}/{stem}-{days[-1]}.{ext}"
+        _no_folders_in(tree, folder)
+        if len(days) < 2 or target not in tree.folders or target == folder or len(tree.inside(folder)) != len(days):
+            raise Clash(f"{target} is no place for {path}")
+        tree.put(f"{target}/{base(path)}", tree.take(path))
+
+    def work(h: Hand) -> Steps:
+        found = yield from h.shell(f"ls {folder} | sort | tail -1", f"find the latest date in {folder}")
+        yield from h.shell(f"mv {folder}/{found} {target}/", f"it is {found}, move it to {target}")
+        yield from h.check(f"ls {target}")
+
+    forms = (
+        "Move the file in {f} with the latest date in its name to {t}",
+        "Find the file with the latest date in its name in {f} and move it to {t}",
+    )
+    return Item(d.say(*forms, f=folder, t=target), effect, work)
+
+
 def unique_lines(d: Draft) -> Item:
     pool = d.lines(3, 4)
     lines = [*pool, *d.rng.choices(pool, k=d.rng.randint(2, 3))]
@@ -150,8 +183,7 @@ def list_folder(d: Draft) -> Item:
         d.new_file(folder)
 
     def effect(tree: Tree) -> None:
-        if any(p.startswith(folder + "/") for p in tree.folders):
-            raise Clash(f"{folder} holds folders")
+        _no_folders_in(tree, folder)
         tree.report(out, "\n".join(base(p) for p in tree.inside(folder)))
 
     def work(h: Hand) -> Steps:
@@ -200,4 +232,4 @@ def head_of(d: Draft) -> Item:
 
 
 LARGEST = (largest_name, largest_move)
-ATOMS = (*LARGEST, count_lines, count_with, count_files, unique_lines, list_folder, join_files, head_of)
+ATOMS = (*LARGEST, latest, count_lines, count_with, count_files, unique_lines, list_folder, join_files, head_of)
