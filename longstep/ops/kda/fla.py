@@ -5,7 +5,10 @@ Norm, decay and write strength are computed inside the kernels from the raw inpu
 chunks is made on the device at a fixed size, so nothing waits for the host; documents of no tokens are allowed.
 """
 
+import functools
 import importlib.util
+import os
+import sys
 
 import torch
 from torch import Tensor
@@ -39,6 +42,35 @@ def why_not(
     return _MISSING
 
 
+@functools.cache
+def pin_configs() -> int:
+    """Give each of the package's kernels one launch configuration; returns how many kernels.
+
+    Left alone, it tries some 200 of them when first used, and anew for packed and for single rows: minutes before the
+    first token, and a choice that may differ between two runs. LONGSTEP_FLA_TUNE=1 leaves it alone.
+    """
+    if os.environ.get("LONGSTEP_FLA_TUNE") == "1":
+        return 0
+    from triton.runtime.autotuner import Autotuner, Config
+
+    def distance(config: Config) -> tuple[float, ...]:
+        """From tiles of 64, 4 warps and 2 stages, which fit a head dim of 64 to 128."""
+        tiles = sum(abs(64 - size) for size in config.kwargs.values() if isinstance(size, int))
+        return abs(config.num_warps - 4), tiles, abs(config.num_stages - 2)
+
+    tuners: dict[int, Autotuner] = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fla."):
+            for kernel in list(vars(module).values()):
+                while not isinstance(kernel, Autotuner) and hasattr(kernel, "fn"):
+                    kernel = kernel.fn
+                if isinstance(kernel, Autotuner):
+                    tuners[id(kernel)] = kernel
+    for tuner in tuners.values():
+        tuner.configs = [min(tuner.configs, key=distance)]
+    return len(tuners)
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # what runs inside are finished kernels
 def attend(
     q_BTHK: Tensor,
@@ -55,6 +87,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     from fla.ops.kda import chunk_kda
 
+    pin_configs()
     assert cu_seqlens is None or state_BHKV is None, "documents packed in one row start from nothing"
     o_BTHV, state = chunk_kda(
         q_BTHK,
