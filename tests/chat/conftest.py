@@ -2,5 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("longstep", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "longstep", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("longstep")
