@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 
 from longstep.errors import UserError
+from longstep.tools import docs, files, run_tests, shell
 from longstep.tools.base import Tool
-from longstep.tools.docs import search_docs
-from longstep.tools.files import edit_file, find_text, list_files, read_file, write_file
-from longstep.tools.run_tests import run_tests
-from longstep.tools.shell import shell
 
 __all__ = ["TOOLS", "toolset"]
 
-_ALL: tuple[Tool, ...] = (list_files, read_file, write_file, edit_file, find_text, shell, run_tests, search_docs)
+_ALL: tuple[Tool, ...] = (
+    *(files.list_files, files.read_file, files.write_file, files.edit_file, files.find_text),
+    *(shell.shell, run_tests.run_tests, docs.search_docs),
+)
 TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in _ALL}
 
 

@@ -70,7 +70,20 @@ def true_error(error: BaseException) -> BaseException:
 
 def stop(signum: int, frame: FrameType | None) -> None:
     limit_s = TEST_CPU_S if signum == signal.SIGPROF else TEST_WALL_S
-    raise Timeout(f"the test did not end in {limit_s:g} s")
+    raise Timeout(f"no end after {limit_s:g} s")
+
+
+def timed() -> Generator[None, Any, Any]:
+    """Stop what runs at the yield when its time is over. Collecting imports the code under test, so it is timed too."""
+    signal.signal(signal.SIGPROF, stop)
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_PROF, TEST_CPU_S)
+    signal.setitimer(signal.ITIMER_REAL, TEST_WALL_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class Report:
@@ -112,7 +125,7 @@ class Report:
         for _, _, name, source in in_tests[-1:]:
             if name != "<module>":  # else the file could not be collected: no test has run
                 lines.append(f"test line: {source}")
-        return [*lines, f"error: {sentence(error)}"]
+        return [*lines, f"error: {sentence(error).replace(self.workspace, '')}"]
 
     def add(self, found: dict[str, list[str] | None], key: str, first_line: str, error: BaseException) -> None:
         if key not in found:
@@ -123,18 +136,16 @@ class Report:
         config.option.tbstyle = "native"  # pytest's own report is thrown away: make it the cheapest
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_pyfunc_call(self) -> Generator[None, Any, Any]:
-        for kind, timer, limit_s in (
-            (signal.SIGPROF, signal.ITIMER_PROF, TEST_CPU_S),
-            (signal.SIGALRM, signal.ITIMER_REAL, TEST_WALL_S),
-        ):
-            signal.signal(kind, stop)
-            signal.setitimer(timer, limit_s)
-        try:
-            return (yield)
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+        return (yield from timed())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        return (yield from timed())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Generator[None, Any, Any]:
+        return (yield from timed())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
@@ -162,6 +173,14 @@ class Report:
             if cause is not error:
                 self.add(self.broken, "conftest.py", "ERROR collecting conftest.py", cause)
             raise
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """The session ends early: by the tests' own hand, or because a file could not be collected."""
+        if not self.broken:
+            self.add(self.broken, "session", "ERROR running the tests", excinfo.value)
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self.add(self.broken, "session", "ERROR running the tests", excinfo.value)
 
     def text(self) -> str | None:
         """The whole report; None if no test was found."""
@@ -200,12 +219,11 @@ def main(path: str) -> None:
         gc.set_threshold(50_000)  # the collector took a third of the time of a small project
         code = int(pytest.main(arguments, plugins=[report]))
         text = report.text()
-        if text is None and code == pytest.ExitCode.NO_TESTS_COLLECTED:
-            text = ""
-        elif text is None:
-            sys.stdout.flush()
+        if text is None:
             said.seek(0)
-            text = f"pytest could not start\n{said.read().decode('utf-8', 'replace').strip()}"
+            words = said.read().decode("utf-8", "replace").replace(report.workspace, "").strip()
+            nothing = code == pytest.ExitCode.NO_TESTS_COLLECTED or words.startswith("ERROR: not found: ")
+            text = "" if nothing else f"pytest could not start\n{words}"
     data = f"{MARK}{text}{MARK}".encode("utf-8", "replace")
     while data:
         data = data[os.write(out, data) :]

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import sys
 import threading
 import time
 from pathlib import Path
@@ -54,8 +55,6 @@ def test_arguments_are_passed_as_they_are(either, workspace):
 
 def test_python_is_the_one_that_runs_us(either, workspace):
     code = "import sys, pytest; print(sys.prefix, sys.version_info[:2])"
-    import sys
-
     assert either.run(["python", "-c", code], workspace=workspace).stdout == f"{sys.prefix} {sys.version_info[:2]}\n"
 
 
