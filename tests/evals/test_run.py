@@ -129,20 +129,20 @@ def test_the_expert_solves_all_and_the_others_nothing(tmp_path: Path) -> None:
     worlds, efforts = [TinyWorld(), RetrievalWorld()], ("low", "max")
     for name in BASELINES:
         summary = run(
-            tmp_path, baseline(name), 2, worlds=worlds, efforts=efforts, name=name, out_json=tmp_path / f"{name}.json"
+            tmp_path, baseline(name), 1, worlds=worlds, efforts=efforts, name=name, out_json=tmp_path / f"{name}.json"
         )
         assert summary == msgspec.json.decode((tmp_path / f"{name}.json").read_bytes())
-        assert (summary["model"], summary["num_planned"], summary["num_done"]) == (name, 12, 12)
+        assert (summary["model"], summary["num_planned"], summary["num_done"]) == (name, 6, 6)
         for world in worlds:
             for effort in efforts:
                 blocks = summary["worlds"][world.name][effort]
                 assert set(blocks) == ({"known", "held_out"} if world.held_out else {"known"})
                 for block in blocks.values():
-                    assert (block["num"], block["solved"]) == (2, 2 if name == "expert" else 0)
-                    assert block["outcomes"] == {"solved" if name == "expert" else "failed": 2}
+                    assert (block["num"], block["solved"]) == (1, 1 if name == "expert" else 0)
+                    assert block["outcomes"] == {"solved" if name == "expert" else "failed": 1}
         assert "episodes" in shown(summary_view(summary))
     result = compare(tmp_path / "nothing.json", tmp_path / "expert.json")
-    assert (result["all"]["only_a"], result["all"]["only_b"], result["all"]["difference"]) == (0, 12, 1.0)
+    assert (result["all"]["only_a"], result["all"]["only_b"], result["all"]["difference"]) == (0, 6, 1.0)
     assert {(row["world"], row["effort"]) for row in result["groups"]} == {
         (world.name, effort) for world in worlds for effort in efforts
     }

@@ -17,6 +17,7 @@ from longstep.worlds.retrieval.questions import Need, Question
 
 ANSWER_FILE = "answer.txt"
 SLIP = 0.15  # share of episodes with one slip
+SLIPS = ("broad", "broad", "similar", "similar", "misspelt")  # few misspelt: what is copied should be copied right
 
 
 def answer_text(answer: str, source: str) -> str:
@@ -30,7 +31,7 @@ def expert(question: Question, effort: Effort, rng: random.Random) -> Policy:
         steps = " ".join(f"{n}. {step}." for n, step in enumerate(question.plan, start=1))
         known = f"Plan: {steps} Then check the answer in its source."
     for i, need in enumerate(question.needs):
-        slip = rng.choice(("misspelt", "broad", "similar")) if i == slip_at else None
+        slip = rng.choice(SLIPS) if i == slip_at else None
         yield from _find(need, known, effort, slip, rng)
         known = need.found if need.hides is None else f"{need.hides} is {need.title}. {need.found}"
     known = _join(known, question.conclusion)
