@@ -205,7 +205,7 @@ def test_more_effort_takes_more_steps_and_more_thought(tmp_path: Path) -> None:
 def test_some_episodes_slip_and_recover(tmp_path: Path) -> None:
     """Seeds chosen by the first draws of the expert's generator: each kind of slip, and none."""
     slipped = []
-    for seed in range(40):
+    for seed in range(80):
         if random.Random(seed).random() >= 0.15:
             continue
         task, workspace = WORLD.task(T + 8 * seed, "hop1"), tmp_path / f"{seed}"
