@@ -1,0 +1,316 @@
+"""The expert: run the tests, follow the report to the code, compare it with its docstring, edit one place, run again.
+
+The true bug chooses where to look and what to try; every word of the thinking comes from what the episode has shown.
+"""
+
+import random
+import re
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from longstep.errors import WorldError
+from longstep.messages import Effort, ToolResult
+from longstep.worlds.base import Move, Policy
+from longstep.worlds.repair.explain import clause
+from longstep.worlds.repair.mutate import KINDS, Mutation, View, edit_text
+from longstep.worlds.repair.project import Project, definition_of
+
+WINDOW = 16  # lines of one read around a function
+CLASS_WINDOW = 34
+ABOVE = 10  # lines shown before the line of an error
+# Share of training episodes with a first attempt that fails, by effort.
+WRONG_FIRST = {"low": 0.1, "high": 0.2, "max": 0.2}
+# What a wrong first attempt may look like: the kinds that a docstring decides.
+_DOUBTFUL = ["boundary", "off_by_one", "wrong_operator", "and_or", "inverted_condition", "wrong_start", "wrong_end", "min_max", "wrong_variable", "reverse_flag", "wrong_division", "wrong_default", "wrong_constant"]
+
+Step = Generator[Move, tuple[ToolResult, ...], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The first failure of a report of run_tests."""
+
+    test: str  # file::name, or the file that could not be collected
+    path: str
+    line: int
+    function: str
+    code: str
+    test_line: str
+    error: str
+
+    @property
+    def in_code(self) -> bool:
+        return not self.path.startswith("tests/")
+
+
+def first_failure(report: str) -> Failure | None:
+    """Reads what run_tests prints; None if nothing failed."""
+    if report.startswith("PASSED"):
+        return None
+    fields: dict[str, str] = {}
+    for line in report.splitlines():
+        name, mark, rest = line.partition(": ")
+        if line.startswith("ERROR collecting "):
+            fields.setdefault("test", line.removeprefix("ERROR collecting "))
+        elif mark and name not in fields:
+            fields[name] = rest
+    at = re.match(r"(\S+):(\d+)(?: in (\S+))?", fields.get("at", ""))
+    return Failure(
+        test=fields.get("test", ""),
+        path=at[1] if at else "",
+        line=int(at[2]) if at else 0,
+        function=(at[3] or "") if at else "",
+        code=fields.get("code", ""),
+        test_line=fields.get("test line", ""),
+        error=fields.get("error", ""),
+    )
+
+
+@dataclass
+class _Seen:
+    """Lines of files that the episode has shown, by path and number."""
+
+    lines: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def add(self, path: str, text: str) -> None:
+        for line in text.splitlines():
+            number, mark, rest = line.partition("| ")
+            if mark and number.isdigit():
+                self.lines.setdefault(path, {})[int(number)] = rest
+            elif line.endswith("|") and line[:-1].isdigit():
+                self.lines.setdefault(path, {})[int(line[:-1])] = ""
+
+    def has(self, path: str, numbers: range) -> bool:
+        return all(n in self.lines.get(path, {}) for n in numbers)
+
+    def count(self, path: str, text: str) -> int:
+        return sum(text in line for line in self.lines.get(path, {}).values())
+
+
+def repair(project: Project, effort: Effort, rng: random.Random, detours: bool) -> Policy:
+    """Moves that repair `project`. With `detours`, a share of episodes goes wrong first and recovers."""
+    return _Repair(project, effort, rng, detours).moves()
+
+
+class _Repair:
+    def __init__(self, project: Project, effort: Effort, rng: random.Random, detours: bool):
+        self.project = project
+        self.effort = effort
+        self.rng = rng
+        self.detours = detours
+        self.seen = _Seen()
+        self.mutation = project.mutation
+        self.buggy = project.files[project.path]
+
+    def think(self, *options: str) -> str:
+        return "" if self.effort == "low" else self.rng.choice(options)
+
+    def call(self, think: str, name: str, **arguments: Any) -> Step:
+        results = yield Move(think="" if self.effort == "low" else think, calls=((name, arguments),))
+        return results[0]
+
+    def read(self, think: str, path: str, start: int, lines: int) -> Step:
+        result = yield from self.call(think, "read_file", path=path, start=start, lines=lines)
+        self.seen.add(path, result.text)
+
+    def find(self, think: str, text: str) -> Step:
+        """Search, and give (path, line) of the first match outside of the tests."""
+        result = yield from self.call(think, "find_text", text=text)
+        matches = re.findall(r"^(\S+?):(\d+): (.*)$", result.text, re.M)
+        return [(path, int(number), line) for path, number, line in matches if not path.startswith("tests/")]
+
+    def moves(self) -> Policy:
+        if self.effort == "max":
+            plan = "Plan: run the tests, read the test and the code, find the line that is wrong, fix it, run all tests again."
+            yield from self.call(plan, "list_files")
+        elif self.effort == "high":
+            yield from self.call("Look at the project, then run the tests.", "list_files")
+        report = yield from self.call("Run the tests.", "run_tests")
+        failure = first_failure(report.text)
+        if failure is None:
+            raise WorldError("repair: the tests of the start state pass")
+        if self.effort == "max" and failure.test_line:
+            path = failure.test.partition("::")[0]
+            line = failure.line if not failure.in_code else 0
+            if line:
+                yield from self.read("Read the test first.", path, max(1, line - ABOVE), WINDOW)
+        yield from self.locate(failure)
+        yield from self.attempts(failure)
+
+    # To the code.
+
+    def target_seen(self) -> bool:
+        """Whether the mutated lines have been read."""
+        m = self.mutation
+        return self.seen.has(self.project.path, range(m.first, m.first + len(m.buggy)))
+
+    def locate(self, failure: Failure) -> Step:
+        project, m = self.project, self.mutation
+        if m.kind == "missing_import" and failure.error.startswith("NameError"):
+            yield from self.read_top(failure)
+            return
+        if failure.in_code:
+            kind = failure.error.partition(":")[0]
+            where = f" in {failure.function}" if failure.function else ""
+            think = f"{kind}{where}, line {failure.line} of {failure.path}. Read it."
+            yield from self.read(think, failure.path, max(1, failure.line - ABOVE), WINDOW)
+        else:
+            yield from self.follow(failure)
+        if self.target_seen():
+            return
+        # Not there: the code that was read uses what is broken.
+        owner = project.owner
+        shown = " ".join(line for lines in self.seen.lines.values() for line in lines.values())
+        if failure.function and self.effort != "low":
+            pass
+        if re.search(rf"\b{owner}\b", shown + failure.test_line):
+            before = f"That is as its docstring says. It uses {owner}: read that."
+        else:
+            before = "That is as its docstring says. Look at the class."
+        is_class = f"class {owner}" in project.clean
+        text = f"class {owner}" if is_class else f"def {owner}("
+        matches = yield from self.find(before, text)
+        path, line, _ = matches[0]
+        yield from self.read(f"It is at line {line}.", path, line, CLASS_WINDOW if is_class else WINDOW)
+        if not self.target_seen():
+            raise WorldError(f"repair: the expert did not find the bug in {project.path}")
+
+    def read_top(self, failure: Failure) -> Step:
+        name = re.findall(r"'(\w+)'", failure.error)[0]
+        line = self.mutation.clean[-1]
+        think = f"{name} is not defined in {failure.path}. Is it imported?"
+        if line.startswith(f"from {self.project.package}."):
+            matches = yield from self.find(f"{name} is not defined in {failure.path}. Where is it?", f"def {name}(")
+            think = f"It is in {matches[0][0]}. Read the imports of {failure.path}."
+        yield from self.read(think, failure.path, 1, 8)
+
+    def follow(self, failure: Failure) -> Step:
+        """From a failing line of a test to the function or class that it tries."""
+        error = failure.error.removeprefix("AssertionError: ")
+        method = re.search(r"\b([a-z_]\w*)\.(\w+)\b", failure.test_line)
+        name = re.match(r"(?:assert )?(\w+)\(", failure.test_line)
+        if name and any(f"def {name[1]}(" in text for p, text in self.project.files.items() if p != failure.path):
+            matches = yield from self.find(f"{name[1]} is wrong: {error}. Find it.", f"def {name[1]}(")
+            path, line, _ = matches[0]
+            yield from self.read(f"It is at line {line}.", path, line, WINDOW)
+        elif method and any(f"class {self.project.owner}:" in text for text in self.project.files.values()):
+            matches = yield from self.find(f"{method[1]}.{method[2]} is wrong: {error}. Find its class.", "class ")
+            match = next((x for x in matches if f"class {self.project.owner}:" in x[2]), None)
+            if match is None:
+                raise WorldError("repair: the expert found no class")
+            yield from self.read(f"{self.project.owner} is at line {match[1]}.", match[0], match[1], CLASS_WINDOW)
+        else:
+            path = failure.test.partition("::")[0]
+            if not self.seen.has(path, range(failure.line, failure.line + 1)):
+                yield from self.read("See what the test calls.", path, max(1, failure.line - ABOVE), WINDOW)
+
+    # To the repair.
+
+    def attempts(self, failure: Failure) -> Step:
+        wrong = self.wrong_attempts()
+        for number, m in enumerate(wrong):
+            yield from self.edit(self.doubt(m, number), m.clean, m.buggy)
+            report = yield from self.check(failure)
+            if report is None:
+                raise WorldError("repair: an attempt that should fail has passed")
+            yield from self.edit(f"Still wrong: {report.error}. Undo it.", m.buggy, m.clean)
+        m = self.mutation
+        yield from self.edit(self.reason(m, bool(wrong)), m.buggy, m.clean)
+        if self.effort == "max":
+            yield from self.read("Look at the edited lines.", self.project.path, m.line, max(3, len(m.clean)))
+        report = yield from self.check(failure)
+        if report is None and self.effort != "low" and "::" in failure.test:
+            result = yield from self.call("That test passes. Run all tests.", "run_tests")
+            report = first_failure(result.text)
+        if report is not None:
+            raise WorldError(f"repair: the tests fail after the repair: {report}")
+        yield Move(think=self.think("All tests pass."), text=self.answer())
+
+    def check(self, failure: Failure) -> Step:
+        """Run the failing test again, or all where that is all there is."""
+        one = self.effort != "low" and "::" in failure.test
+        if one:
+            result = yield from self.call("Run that test again.", "run_tests", path=failure.test)
+        else:
+            result = yield from self.call("Run the tests again.", "run_tests")
+        return first_failure(result.text)
+
+    def edit(self, think: str, old: tuple[str, ...], new: tuple[str, ...]) -> Step:
+        """Replace lines; take in the line before as long as the text is not the only one in the file."""
+        path = self.project.path
+        numbers = sorted(self.seen.lines[path])
+        lines = self.seen.lines[path]
+        at = next(n for n in numbers if all(lines.get(n + i) == line for i, line in enumerate(old)))
+        start = at
+        while True:
+            before = tuple(lines[n] for n in range(start, at))
+            result = yield from self.call(
+                think, "edit_file", path=path, old=edit_text((*before, *old)), new=edit_text((*before, *new))
+            )
+            if not result.is_error:
+                break
+            start -= 1
+            if start not in lines:
+                raise WorldError(f"repair: {result.text}")
+            think = "Take in the line before it."
+        self.seen.lines[path] = {
+            **{n: text for n, text in lines.items() if n < at},
+            **{at + i: text for i, text in enumerate(new)},
+            **{n + len(new) - len(old): text for n, text in lines.items() if n >= at + len(old)},
+        }
+
+    def doc(self) -> str:
+        """The docstring nearest above the bug, as far as it has been read."""
+        lines = self.seen.lines.get(self.project.path, {})
+        for n in range(self.mutation.line, 0, -1):
+            if '"""' in lines.get(n, ""):
+                start = n
+                while start > 1 and lines[n].count('"""') < 2 and '"""' not in lines.get(start - 1, ""):
+                    start -= 1
+                return " ".join(lines.get(i, "").strip() for i in range(start, n + 1)).strip('" ')
+        return ""
+
+    def reason(self, m: Mutation, after_wrong: bool) -> str:
+        doc = self.doc()
+        right = m.right
+        if m.kind == "missing_import":
+            right = m.clean[-1]
+        why = clause(m.kind, m.wrong, right, doc)
+        return f"Line {m.line}: {why}."
+
+    def doubt(self, m: Mutation, number: int) -> str:
+        return (
+            f"Line {m.line} may be wrong: try {m.wrong} for {m.right}." if m.wrong else f"Line {m.line} may be wrong."
+        )
+
+    def wrong_attempts(self) -> list[Mutation]:
+        """Changes that do not help, in the function of the bug: mostly none."""
+        if not self.detours or self.rng.random() >= WRONG_FIRST[self.effort]:
+            return []
+        try:
+            node = definition_of(self.buggy, self.project.owner)
+        except SyntaxError:
+            return []
+        lines = self.buggy.split("\n")
+        found: list[Mutation] = []
+        view = View(lines, node, self.rng)
+        for kind in _DOUBTFUL:
+            found += [m for m in KINDS[kind](view) if self.seen.has(self.project.path, range(m.first, m.first + 1))]
+        self.rng.shuffle(found)
+        chosen: list[Mutation] = []
+        for m in found[:6]:
+            text = m.apply(self.buggy)
+            if len(chosen) < self.rng.choice((1, 1, 1, 2)) and self.project.fails_with(text):
+                chosen.append(m)
+        return chosen
+
+    def answer(self) -> str:
+        m = self.mutation
+        return f"Fixed line {m.line} of {self.project.path}."
+
+
+def moves_of(calls: Iterator[tuple[str, dict[str, Any]]]) -> Policy:
+    for call in calls:
+        yield Move(calls=(call,))
+    yield Move(text="Fixed.")
