@@ -88,7 +88,7 @@ def _parents(path: Path) -> list[str]:
     return arguments
 
 
-def _hand_over(workspace: Path) -> None:
+def hand_over(workspace: Path) -> None:
     """Give every file of the workspace to the worker. Never follows a link."""
     for _, folders, files, fd in os.fwalk(workspace, follow_symlinks=False):
         for name in (*folders, *files):
@@ -151,7 +151,7 @@ class Bubblewrap:
         try:
             arguments = self._arguments(workspace, data_fds)
             if self.is_root:
-                _hand_over(workspace)
+                hand_over(workspace)
                 command = [*SETPRIV, *command]
                 info, info_writer = os.pipe()
                 gate, gate_writer = os.pipe()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from longstep.errors import SandboxError
@@ -36,10 +36,22 @@ def stop_running() -> None:
     """Kill every command that runs now, in any thread: for Ctrl-C, where waiting for their time would look dead."""
     with _running_lock:
         for pid in _running:
-            _kill(pid)
+            kill_all(pid)
 
 
-def _kill(pid: int, tree: Sequence[int] = ()) -> None:
+@contextlib.contextmanager
+def running(pid: int) -> Iterator[None]:
+    """Within, `stop_running` kills this process."""
+    with _running_lock:
+        _running.add(pid)
+    try:
+        yield
+    finally:
+        with _running_lock:
+            _running.discard(pid)
+
+
+def kill_all(pid: int, tree: Sequence[int] = ()) -> None:
     """Kill a process, its group and `tree`; gone already is no error. The namespaces of a sandbox die with it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
@@ -48,21 +60,47 @@ def _kill(pid: int, tree: Sequence[int] = ()) -> None:
             os.kill(child, signal.SIGKILL)
 
 
-class _Stream:
-    """Keeps the first `limit` bytes of a stream and counts the rest."""
+class Stream:
+    """Keeps the first `limit` bytes of a stream and counts the rest.
 
-    def __init__(self, limit: int):
-        self.limit = limit
-        self.kept = bytearray()
-        self.dropped = 0
+    With `end`, the stream ends where these bytes come last; they and the `before_end` bytes before them are no output.
+    """
+
+    def __init__(self, limit: int, end: bytes = b"", before_end: int = 0):
+        self.limit, self.end = limit, end
+        self._num_after = before_end + len(end) if end else 0
+        self._kept = bytearray()
+        self._last = b""
+        self._num_bytes = 0
 
     def feed(self, data: bytes) -> None:
-        room = max(0, self.limit - len(self.kept))
-        self.kept += data[:room]
-        self.dropped += max(0, len(data) - room)
+        self._kept += data[: self.limit + self._num_after - len(self._kept)]
+        self._num_bytes += len(data)
+        if self.end:
+            self._last = (self._last + data)[-self._num_after :]
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.end) and self._last.endswith(self.end)
+
+    @property
+    def before_end(self) -> bytes:
+        return self._last[: -len(self.end)]
+
+    @property
+    def _num_output(self) -> int:
+        return self._num_bytes - self._num_after if self.ended else self._num_bytes
+
+    @property
+    def kept(self) -> bytes:
+        return bytes(self._kept[: min(self.limit, self._num_output)])
+
+    @property
+    def dropped(self) -> int:
+        return max(0, self._num_output - self.limit)
 
 
-class _Watch:
+class Watch:
     """Memory of a process tree and size of a workspace."""
 
     def __init__(self, pid: int, workspace: Path, limits: Limits):
@@ -86,7 +124,7 @@ class _Watch:
 
     def _tree_bytes(self) -> int:
         """Memory of all processes. That shared pages count once costs time to find out: only where it decides."""
-        pids = _tree(self.pid)
+        pids = process_tree(self.pid)
         resident = {pid: _resident_bytes(pid) for pid in pids}
         if sum(resident.values()) <= self.limits.memory_bytes:
             return sum(resident.values())
@@ -113,7 +151,7 @@ def _proportional_bytes(pid: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-def _tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """The process and all that came of it, in no order."""
     pids = [pid]
     for parent in pids:  # grows while we walk it
@@ -134,65 +172,52 @@ def _folder_size(folder: Path) -> tuple[int, int]:
     return num_bytes, num_files
 
 
-def supervise(
-    process: "subprocess.Popen[bytes]", workspace: Path, limits: Limits, started_s: float, advice: str
-) -> CommandResult:
-    """Read stdout and stderr (pipes) to their end, within `limits.time_s` from `started_s` (time.monotonic).
-
-    `exit_code` is 128 + N for a process ended by signal N, as a shell says it, and None when the time ran out.
-    Raises SandboxError, with `advice`, if the process ended without having begun the command (see `with_rlimits`).
-    """
+def pump(
+    process: "subprocess.Popen[bytes]", out: Stream, err: Stream, workspace: Path, limits: Limits, started_s: float
+) -> tuple[bool, str | None]:
+    """Feed both streams until they end, or the process does, or it is killed: (for its time, for this other reason)."""
     assert process.stdout is not None, "stdout must be a pipe"
     assert process.stderr is not None, "stderr must be a pipe"
-    out, err = _Stream(limits.output_bytes), _Stream(limits.output_bytes + len(BEGUN))
-    watch = _Watch(process.pid, workspace, limits)
+    watch = Watch(process.pid, workspace, limits)
+    watch_s = started_s + WATCH_S
     late, excess = False, None
-    ended_s: float | None = None
-    with _running_lock:
-        _running.add(process.pid)
-    with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
-        try:
-            selector.register(process.stdout, selectors.EVENT_READ, out)
-            selector.register(process.stderr, selectors.EVENT_READ, err)
-            watch_s = started_s + WATCH_S
-            while True:
-                now_s = time.monotonic()
-                if ended_s is None:
-                    if now_s >= started_s + limits.time_s:
-                        late = True
-                    elif now_s >= watch_s:
-                        excess = watch.excess()
-                        watch_s = time.monotonic() + WATCH_S
-                    if late or excess:
-                        _kill(process.pid, _tree(process.pid))
-                        ended_s = now_s
-                    elif process.poll() is not None:
-                        _kill(process.pid)  # what the command left running in the background
-                        ended_s = now_s
-                if ended_s is not None and (not selector.get_map() or now_s > ended_s + AFTER_KILL_S):
-                    break
-                wait_s = max(0.0, min(WATCH_S, started_s + limits.time_s - now_s)) if ended_s is None else WATCH_S
-                if not selector.get_map():  # both pipes are closed, and the process lives on
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(wait_s)
-                    continue
-                for key, _ in selector.select(wait_s):
-                    data = os.read(key.fd, CHUNK_BYTES)
-                    if data:
-                        key.data.feed(data)
-                    else:
-                        selector.unregister(key.fileobj)
-        finally:
-            _kill(process.pid)
-            process.wait()
-            with _running_lock:
-                _running.discard(process.pid)
-    if not late and not err.kept.startswith(BEGUN):
-        raise SandboxError(f"sandbox: the command did not begin: {err.kept.decode(errors='replace').strip()}; {advice}")
-    stderr = bytes(err.kept.removeprefix(BEGUN)).decode("utf-8", errors="replace")
-    code = process.returncode
+    over_s: float | None = None  # when the process ended or was killed; then its pipes are emptied
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, out)
+        selector.register(process.stderr, selectors.EVENT_READ, err)
+        while not (out.ended and err.ended):
+            now_s = time.monotonic()
+            if over_s is None:
+                if now_s >= started_s + limits.time_s:
+                    late = True
+                elif now_s >= watch_s:
+                    excess = watch.excess()
+                    watch_s = time.monotonic() + WATCH_S
+                if late or excess or process.poll() is not None:
+                    # Also what the command left running in the background.
+                    kill_all(process.pid, process_tree(process.pid) if late or excess else ())
+                    over_s = now_s
+            if over_s is not None and (not selector.get_map() or now_s > over_s + AFTER_KILL_S):
+                break
+            wait_s = max(0.0, min(WATCH_S, started_s + limits.time_s - now_s)) if over_s is None else WATCH_S
+            if not selector.get_map():  # both pipes are closed, and the process lives on
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(wait_s)
+                continue
+            for key, _ in selector.select(wait_s):
+                data = os.read(key.fd, CHUNK_BYTES)
+                if data:
+                    key.data.feed(data)
+                else:
+                    selector.unregister(key.fileobj)
+    return late, excess
+
+
+def outcome(code: int | None, excess: str | None, out: Stream, err: Stream, started_s: float) -> CommandResult:
+    """`code` as a shell gives it, None for a command killed for its time. `excess` is told at the end of stderr."""
+    stderr = err.kept.removeprefix(BEGUN).decode("utf-8", errors="replace")
     return CommandResult(
-        exit_code=None if late else (code if code >= 0 else 128 - code),
+        exit_code=code,
         stdout=out.kept.decode("utf-8", errors="replace"),
         stderr=f"{stderr.rstrip()}\n{excess}\n".lstrip() if excess else stderr,
         dropped_bytes=out.dropped + err.dropped,
@@ -200,8 +225,32 @@ def supervise(
     )
 
 
-def with_rlimits(argv: Sequence[str], limits: Limits) -> list[str]:
-    """argv that sets the limits on itself, then becomes the command.
+def supervise(
+    process: "subprocess.Popen[bytes]", workspace: Path, limits: Limits, started_s: float, advice: str
+) -> CommandResult:
+    """Read the process to its end, within `limits.time_s` from `started_s` (time.monotonic).
+
+    `exit_code` is 128 + N for a process ended by signal N, as a shell says it, and None when the time ran out.
+    Raises SandboxError, with `advice`, if the process ended without having begun the command (see `with_rlimits`).
+    """
+    assert process.stdout is not None, "stdout must be a pipe"
+    assert process.stderr is not None, "stderr must be a pipe"
+    out, err = Stream(limits.output_bytes), Stream(limits.output_bytes + len(BEGUN))
+    with running(process.pid), process.stdout, process.stderr:
+        try:
+            late, excess = pump(process, out, err, workspace, limits, started_s)
+        finally:
+            kill_all(process.pid)
+            process.wait()
+    if not late and not err.kept.startswith(BEGUN):
+        said = err.kept.decode(errors="replace").strip()
+        raise SandboxError(f"sandbox: the command did not begin: {said}; {advice}")
+    code = process.returncode
+    return outcome(None if late else code if code >= 0 else 128 - code, excess, out, err, started_s)
+
+
+def rlimits_script(limits: Limits) -> str:
+    """Shell text that sets the limits and says `BEGUN`.
 
     A shell sets them because that is 1 ms, needs no code between fork and exec in this process, and happens where the
     process count starts at zero. `-u` is bash's letter for processes, `-p` that of dash and busybox.
@@ -215,8 +264,12 @@ def with_rlimits(argv: Sequence[str], limits: Limits) -> list[str]:
     script = "".join(f"ulimit {key} {value}; " for key, value in wanted.items())
     script += f"ulimit -u {limits.num_processes} || ulimit -p {limits.num_processes}"
     # An error there says only that the limit was tighter already.
-    script = f"{{ {script}; }} 2>/dev/null; printf '\\036' >&2; exec \"$@\""
-    return ["/bin/sh", "-c", script, "sh", *argv]
+    return f"{{ {script}; }} 2>/dev/null; printf '\\036' >&2; "
+
+
+def with_rlimits(argv: Sequence[str], limits: Limits) -> list[str]:
+    """argv that sets the limits on itself, then becomes the command."""
+    return ["/bin/sh", "-c", rlimits_script(limits) + 'exec "$@"', "sh", *argv]
 
 
 def command_path() -> str:

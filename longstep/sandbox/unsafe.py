@@ -9,6 +9,7 @@ from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits, Sandbox
 from longstep.sandbox.bubblewrap import Bubblewrap
 from longstep.sandbox.supervise import small_env, supervise, with_rlimits
+from longstep.sandbox.warm import WarmBubblewrap
 
 
 class NoSandbox:
@@ -33,6 +34,11 @@ class NoSandbox:
         return supervise(process, workspace, limits, started_s, "is there a POSIX shell at /bin/sh?")
 
 
-def open_sandbox(unsafe: bool = False) -> Sandbox:
-    """The sandbox of this machine, or none if `unsafe`. Raises SandboxError that names the way out."""
-    return NoSandbox() if unsafe else Bubblewrap()
+def open_sandbox(unsafe: bool = False, warm: bool = False) -> Sandbox:
+    """The sandbox of this machine, or none if `unsafe`. Raises SandboxError that names the way out.
+
+    `warm` is for data generation: a command takes about 3 ms, one at a time (`warm.WarmBubblewrap`).
+    """
+    if unsafe:
+        return NoSandbox()
+    return WarmBubblewrap() if warm else Bubblewrap()

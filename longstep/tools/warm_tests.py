@@ -15,13 +15,14 @@ from types import TracebackType
 from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits, Sandbox
 from longstep.sandbox.supervise import small_env
+from longstep.sandbox.warm import WarmBubblewrap
 from longstep.tools.run_tests import SOURCE
 
 
 class WarmTests:
     """A sandbox that runs pytest in a fork server and everything else in `sandbox`. Close it, or use it in `with`.
 
-    One run at a time: use one object per worker.
+    One run at a time: use one object per worker. A warm `sandbox` is closed with it.
     """
 
     def __init__(self, sandbox: Sandbox):
@@ -75,6 +76,8 @@ class WarmTests:
         return self._server
 
     def close(self) -> None:
+        if isinstance(self._sandbox, WarmBubblewrap):
+            self._sandbox.close()
         if self._server is not None:
             server, self._server = self._server, None
             server.kill()
