@@ -9,7 +9,6 @@ without a copy.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -39,16 +38,18 @@ class Cache:
         self.num_pages = -(-max_tokens // PAGE)
         kda, positions = cfg.kda, self.num_pages * PAGE
         state_dtype = torch.promote_types(dtype, torch.float32)
-        # latents [attention layer, position, C], index keys [attention layer, position, I]
-        self.kv = torch.zeros(cfg.num_attention, positions, cfg.mla.d_cache, dtype=dtype, device=device)
+        # latents [attention layer, position, C], index keys [attention layer, position, I]; not cleared, since nothing
+        # reads a position before it is written, so that a CPU hands out memory only for what is used
+        self.kv = torch.empty(cfg.num_attention, positions, cfg.mla.d_cache, dtype=dtype, device=device)
         d_index = cfg.dsa.head_dim if cfg.dsa else 0
-        self.index_keys = torch.zeros(cfg.num_attention, positions, d_index, dtype=dtype, device=device)
+        self.index_keys = torch.empty(cfg.num_attention, positions, d_index, dtype=dtype, device=device)
         # states [KDA layer, slot, H, K, V], tails [KDA layer, slot, W - 1, q | k | v channels]
         shape = (cfg.num_kda, num_slots, kda.num_heads, kda.head_dim, kda.head_dim)
         self.states = torch.zeros(shape, dtype=state_dtype, device=device)
         self.tails = torch.zeros(cfg.num_kda, num_slots, kda.conv_width - 1, 3 * kda.width, dtype=dtype, device=device)
         self.lengths = [0] * num_slots  # positions held by each slot
         self._pages: list[list[int]] = [[] for _ in range(num_slots)]
+        self._is_run = [True] * num_slots  # the slot's pages follow one another
         self._free_slots = list(range(num_slots))[::-1]
         self._page_taken = [False] * self.num_pages
 
@@ -80,7 +81,7 @@ class Cache:
         assert slot not in self._free_slots, f"slot {slot} is free already"
         for page in self._pages[slot]:
             self._page_taken[page] = False
-        self._pages[slot], self.lengths[slot] = [], 0
+        self._pages[slot], self._is_run[slot], self.lengths[slot] = [], True, 0
         self._free_slots.append(slot)
 
     def copy(self, slot: int) -> int:
@@ -129,6 +130,7 @@ class Cache:
                 following = self._roomiest_page()
             self._page_taken[following] = True
             pages.append(following)
+            self._is_run[slot] = len(pages) == 1 or (self._is_run[slot] and following == pages[-2] + 1)
 
     def _roomiest_page(self) -> int:
         """Where a run of pages can grow longest without being in another sequence's way."""
@@ -151,20 +153,28 @@ class Cache:
 
         Returns all positions up to there, [first + T, C]: a view where the pages lie in one run, else a copy.
         """
-        pages = self._pages[slot]
         end = first + len(new_TC)
-        if self._is_run(pages):
-            start = pages[0] * PAGE
+        if self._is_run[slot]:
+            start = self._pages[slot][0] * PAGE
             pool[layer, start + first : start + end] = new_TC
-            return pool[layer, start : start + end]
-        rows = torch.tensor(pages, device=pool.device)[:, None] * PAGE + torch.arange(PAGE, device=pool.device)
-        rows_S = rows.flatten()[:end]
-        pool[layer, rows_S[first:]] = new_TC.to(pool.dtype)
-        return pool[layer, rows_S]
+        else:
+            pool[layer, self._rows(slot, end)[first:]] = new_TC.to(pool.dtype)
+        return self.read(pool[layer], slot, end)
 
-    @staticmethod
-    def _is_run(pages: list[int]) -> bool:
-        return all(b == a + 1 for a, b in pairwise(pages))
+    def read(self, pool_SC: Tensor, slot: int, length: int) -> Tensor:
+        """The first `length` positions of a sequence in one layer's pool: a view of a run, else a copy."""
+        if self._is_run[slot]:
+            start = self._pages[slot][0] * PAGE
+            return pool_SC[start : start + length]
+        return pool_SC[self._rows(slot, length)]
+
+    def row(self, slot: int, position: int) -> int:
+        """Where in a layer's pool a position of a sequence lies."""
+        return self._pages[slot][position // PAGE] * PAGE + position % PAGE
+
+    def _rows(self, slot: int, length: int) -> Tensor:
+        pages = torch.tensor(self._pages[slot], device=self.kv.device)
+        return (pages[:, None] * PAGE + torch.arange(PAGE, device=self.kv.device)).flatten()[:length]
 
     def check(self) -> None:
         """Asserts that free and used add up: no page lost, none in two sequences."""

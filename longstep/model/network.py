@@ -6,6 +6,7 @@ cached sequences, and computes the same function.
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from longstep.model.cache import Cache
 from longstep.model.config import ModelConfig
 from longstep.model.layers import KDA, LatentMoE, Layer, Linear, Mix, RMSNorm, Span
 from longstep.ops.numerics import wide
+
+if TYPE_CHECKING:
+    from longstep.model.decode import Decoder
 
 
 class Model(nn.Module):
@@ -33,6 +37,7 @@ class Model(nn.Module):
         self.output_mix = Mix(cfg)
         self.norm = RMSNorm(cfg.d_model, cfg.norm_eps)
         self.head = Linear(cfg.d_model, cfg.vocab_size)
+        self.decoder: Decoder | None = None  # set by decode.prepare
         initialise(self)
 
     def forward(
@@ -55,7 +60,10 @@ class Model(nn.Module):
             assert slots is not None, "say which slots of the cache the rows are"
             assert len(slots) == len(set(slots)) == B, f"{B} rows need {B} different slots, not {slots}"
             assert cu_seqlens is None, "cached sequences are rows, not packed documents"
-            span = Span(cache=cache, slots=slots, first=cache.extend(slots, T))
+            first = cache.extend(slots, T)
+            if T == 1 and self.decoder is not None:
+                return self.decoder.step(tokens_BT, cache, slots, first)
+            span = Span(cache=cache, slots=slots, first=first)
         p = self.embed(tokens_BT)
         p = p.to(self.compute_dtype or p.dtype)
         blocks: tuple[Tensor, ...] = ()
