@@ -1,5 +1,6 @@
 """The terminal world: the verifier against perturbed ends, the expert's honesty, the split of names and families."""
 
+import asyncio
 import gzip
 import os
 import random
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 from world_play import PlainShell, Played, play
 
+from longstep.agent.loop import Limits, run_episode
 from longstep.errors import UserError, WorldError
 from longstep.messages import EFFORTS, Effort, ToolResult
 from longstep.sandbox.base import Sandbox
-from longstep.worlds.base import FIRST_TEST_SEED, Task
+from longstep.tools import toolset
+from longstep.tools.base import ToolContext
+from longstep.worlds.base import FIRST_TEST_SEED, PolicyModel, Task
 from longstep.worlds.terminal import TerminalWorld, names
 from longstep.worlds.terminal.draft import Hand, misspelled
 from longstep.worlds.terminal.families import FAMILIES, GROUPS, HELD_OUT, TRAINED_PAIRS
@@ -221,6 +225,26 @@ def test_no_task_needs_more_steps_than_it_has(family: str, tmp_path: Path) -> No
             workspace = tmp_path / f"{task.seed} {effort}"
             workspace.mkdir()
             assert len(solved(task, effort, workspace).steps) <= task.max_steps
+
+
+def test_the_longest_tasks_pass_through_the_real_loop(tmp_path: Path) -> None:
+    """The loop adds a note to a result when steps run low; the expert reads on past it."""
+    tasks = (WORLD.task(seed, "trail") for seed in range(FIRST_TEST_SEED, FIRST_TEST_SEED + 100))
+    task = max(tasks, key=lambda t: len(plan_of(t).start.files))
+    WORLD.set_up(task, tmp_path)
+    episode = asyncio.run(
+        run_episode(
+            PolicyModel(WORLD.expert(task, "max", random.Random(0))),
+            task.instruction,
+            tools=toolset(task.tools),
+            context=ToolContext(workspace=tmp_path, sandbox=SANDBOX),
+            effort="max",
+            limits=Limits(max_steps=50),
+        )
+    )
+    assert episode.why == "answered"
+    assert any("of 50 steps left]" in m.text for m in episode.history if isinstance(m, ToolResult))
+    assert failed_checks(task, tmp_path) == set()
 
 
 # Splits

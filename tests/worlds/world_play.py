@@ -9,7 +9,7 @@ from pathlib import Path
 from longstep.messages import ToolResult
 from longstep.sandbox.base import CommandResult, Limits, Sandbox
 from longstep.tools import toolset
-from longstep.tools.base import ToolContext
+from longstep.tools.base import ToolContext, ToolOutput
 from longstep.worlds.base import Move, Policy, Task
 
 NO_LIMITS = Limits()
@@ -47,7 +47,10 @@ def play(policy: Policy, task: Task, workspace: Path, sandbox: Sandbox) -> Playe
     while True:
         results = []
         for i, (name, arguments) in enumerate(move.calls):
-            output = tools[name].run(arguments, context)
+            if name in tools:
+                output = tools[name].run(arguments, context)
+            else:  # as in the real loop: a tool that the task does not give is refused
+                output = ToolOutput(text=f"not run: there is no tool {name} here", is_error=True)
             results.append(ToolResult(call_id=f"{i}", name=name, text=output.text, is_error=output.is_error))
         steps.append((move, tuple(results)))
         if not move.calls:
