@@ -5,6 +5,8 @@ once, and keeps only the gradients (of the hidden states, [T, D], and of the hea
 hidden states' dtype, the softmax in fp32 at least.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,13 +27,15 @@ def _chunk(h_TD: Tensor, w_VD: Tensor, target_T: Tensor, weight_T: Tensor) -> tu
     return loss, grad_TV @ w_VD, grad_TV.mT @ h_TD
 
 
-_compiled_chunk = torch.compile(_chunk, dynamic=False)
+@cache
+def _compiled_chunk() -> Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+    return torch.compile(_chunk, dynamic=False)  # not at import: this loads the compiler
 
 
 class _HeadCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_TD: Tensor, head_VD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
-        run = _compiled_chunk if hidden_TD.is_cuda else _chunk
+        run = _compiled_chunk() if hidden_TD.is_cuda else _chunk
         head = head_VD.to(hidden_TD.dtype)
         grad_TD = torch.empty_like(hidden_TD)
         grad_VD = torch.zeros_like(head_VD, dtype=torch.promote_types(head_VD.dtype, torch.float32))
