@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from longstep.worlds.retrieval.collection import Collection
-from longstep.worlds.retrieval.schema import DATED, LISTINGS, ORDINALS, RELATIONS, Relation, ways
+from longstep.worlds.retrieval.schema import DATED, LISTINGS, ORDINALS, RELATIONS, Dated, Relation, ways
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def _nested(c: Collection, name: str, relations: list[Relation], rng: random.Ran
     return _ask(c, relations[-1], phrase, rng)
 
 
-def _ask(c: Collection, relation: Relation, phrase: str, rng: random.Random) -> str:
+def _ask(c: Collection, relation: Relation | Dated, phrase: str, rng: random.Random) -> str:
     if rng.random() < 0.25:
         return FIND.pick(c.split, rng).format(x=relation.np.pick(c.split, rng).format(x=phrase))
     return relation.ask.pick(c.split, rng).format(x=phrase)
@@ -157,7 +157,7 @@ def _chain_question(text: str, labels: list[str], needs: list[Need]) -> Question
 def _current(c: Collection, rng: random.Random) -> Question:
     """An outdated statement stands beside the true one, and often in another document too."""
     subject, r = rng.choice(list(c.dated))
-    text = DATED[r].ask.pick(c.split, rng).format(x=c.entities[subject].title)
+    text = _ask(c, DATED[r], c.entities[subject].title, rng)
     return _chain_question(text, [DATED[r].label], [_dated_need(c, subject, r)])
 
 

@@ -204,7 +204,7 @@ def _year(subject: str, noun: str, verb: str, order: tuple[str, str] = ("older",
         say=ways(
             f"{{S}} was {verb} in {{o}}. / The {noun} year of {{s}} is {{o}}.",
             f"In {{o}} {{s}} was {verb}.",
-            f"{{S}} was first {verb} in {{o}}.",
+            f"{{S}} was {verb} in the year {{o}}.",
         ),
         np=ways(f"the {noun} year of {{x}}"),
         ask=ways(
