@@ -5,7 +5,7 @@ The true bug chooses where to look and what to try; every word of the thinking c
 
 import random
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,21 @@ ABOVE = 10  # lines shown before the line of an error
 # Share of training episodes with a first attempt that fails, by effort.
 WRONG_FIRST = {"low": 0.1, "high": 0.2, "max": 0.2}
 # What a wrong first attempt may look like: the kinds that a docstring decides.
-_DOUBTFUL = ["boundary", "off_by_one", "wrong_operator", "and_or", "inverted_condition", "wrong_start", "wrong_end", "min_max", "wrong_variable", "reverse_flag", "wrong_division", "wrong_default", "wrong_constant"]
+_DOUBTFUL = [
+    "boundary",
+    "off_by_one",
+    "wrong_operator",
+    "and_or",
+    "inverted_condition",
+    "wrong_start",
+    "wrong_end",
+    "min_max",
+    "wrong_variable",
+    "reverse_flag",
+    "wrong_division",
+    "wrong_default",
+    "wrong_constant",
+]
 
 Step = Generator[Move, tuple[ToolResult, ...], Any]
 
@@ -122,7 +136,7 @@ class _Repair:
 
     def moves(self) -> Policy:
         if self.effort == "max":
-            plan = "Plan: run the tests, read the test and the code, find the line that is wrong, fix it, run all tests again."
+            plan = "Plan: run the tests, read the test and the code, fix the line that is wrong, run all tests again."
             yield from self.call(plan, "list_files")
         elif self.effort == "high":
             yield from self.call("Look at the project, then run the tests.", "list_files")
@@ -159,19 +173,16 @@ class _Repair:
             yield from self.follow(failure)
         if self.target_seen():
             return
-        # Not there: the code that was read uses what is broken.
-        owner = project.owner
+        # Not there: what was read uses what is broken.
+        owner = self.project.owner
         shown = " ".join(line for lines in self.seen.lines.values() for line in lines.values())
-        if failure.function and self.effort != "low":
-            pass
-        if re.search(rf"\b{owner}\b", shown + failure.test_line):
-            before = f"That is as its docstring says. It uses {owner}: read that."
+        if re.search(rf"\b{owner}\b", shown):
+            why = f"That is as it should be. It uses {owner}: read that."
         else:
-            before = "That is as its docstring says. Look at the class."
-        is_class = f"class {owner}" in project.clean
+            why = "That is as it should be. Look at the class."
+        is_class = f"class {owner}:" in self.project.clean
         text = f"class {owner}" if is_class else f"def {owner}("
-        matches = yield from self.find(before, text)
-        path, line, _ = matches[0]
+        path, line, _ = (yield from self.find(why, text))[0]
         yield from self.read(f"It is at line {line}.", path, line, CLASS_WINDOW if is_class else WINDOW)
         if not self.target_seen():
             raise WorldError(f"repair: the expert did not find the bug in {project.path}")
@@ -188,35 +199,46 @@ class _Repair:
     def follow(self, failure: Failure) -> Step:
         """From a failing line of a test to the function or class that it tries."""
         error = failure.error.removeprefix("AssertionError: ")
-        method = re.search(r"\b([a-z_]\w*)\.(\w+)\b", failure.test_line)
-        name = re.match(r"(?:assert )?(\w+)\(", failure.test_line)
-        if name and any(f"def {name[1]}(" in text for p, text in self.project.files.items() if p != failure.path):
-            matches = yield from self.find(f"{name[1]} is wrong: {error}. Find it.", f"def {name[1]}(")
-            path, line, _ = matches[0]
-            yield from self.read(f"It is at line {line}.", path, line, WINDOW)
-        elif method and any(f"class {self.project.owner}:" in text for text in self.project.files.values()):
-            matches = yield from self.find(f"{method[1]}.{method[2]} is wrong: {error}. Find its class.", "class ")
-            match = next((x for x in matches if f"class {self.project.owner}:" in x[2]), None)
-            if match is None:
-                raise WorldError("repair: the expert found no class")
-            yield from self.read(f"{self.project.owner} is at line {match[1]}.", match[0], match[1], CLASS_WINDOW)
-        else:
+        line = failure.test_line or failure.code
+        name, owner = _called(line, self.defined)
+        if not name and not owner:
             path = failure.test.partition("::")[0]
             if not self.seen.has(path, range(failure.line, failure.line + 1)):
                 yield from self.read("See what the test calls.", path, max(1, failure.line - ABOVE), WINDOW)
+            above = self.seen.lines[path]
+            for n in range(failure.line, 0, -1):
+                name, owner = _called(above.get(n, ""), self.defined)
+                if name or owner or above.get(n, "").startswith("def "):
+                    break
+        if name:
+            path, start, _ = (yield from self.find(f"{name} is wrong: {error}. Find it.", f"def {name}("))[0]
+            yield from self.read(f"It is at line {start}.", path, start, WINDOW)
+        elif owner:
+            matches = yield from self.find(f"{owner} is wrong: {error}. Find its class.", "class ")
+            match = next((x for x in matches if f"class {self.project.owner}:" in x[2]), matches[0])
+            yield from self.read(f"The class is at line {match[1]}.", match[0], match[1], CLASS_WINDOW)
+        else:
+            raise WorldError(f"repair: the expert does not see what {line!r} tries")
+
+    @property
+    def defined(self) -> frozenset[str]:
+        """Names of functions of the project: what a test calls is one of them, or a method."""
+        sources = (text for path, text in self.project.files.items() if not path.startswith("tests/"))
+        return frozenset(name for text in sources for name in re.findall(r"^def (\w+)\(", text, re.M))
 
     # To the repair.
 
     def attempts(self, failure: Failure) -> Step:
         wrong = self.wrong_attempts()
-        for number, m in enumerate(wrong):
-            yield from self.edit(self.doubt(m, number), m.clean, m.buggy)
+        for m in wrong:
+            yield from self.edit(f"{self.walk(failure, m)}try {m.wrong} for {m.right}.", m.clean, m.buggy)
             report = yield from self.check(failure)
             if report is None:
                 raise WorldError("repair: an attempt that should fail has passed")
             yield from self.edit(f"Still wrong: {report.error}. Undo it.", m.buggy, m.clean)
         m = self.mutation
-        yield from self.edit(self.reason(m, bool(wrong)), m.buggy, m.clean)
+        why = clause(m.kind, m.wrong, m.clean[-1].strip() if m.kind == "missing_import" else m.right, self.doc(m))
+        yield from self.edit(f"{self.walk(failure, m)}{why}.", m.buggy, m.clean)
         if self.effort == "max":
             yield from self.read("Look at the edited lines.", self.project.path, m.line, max(3, len(m.clean)))
         report = yield from self.check(failure)
@@ -225,7 +247,19 @@ class _Repair:
             report = first_failure(result.text)
         if report is not None:
             raise WorldError(f"repair: the tests fail after the repair: {report}")
-        yield Move(think=self.think("All tests pass."), text=self.answer())
+        yield Move(think=self.think("All tests pass."), text=f"Fixed line {m.line} of {self.project.path}.")
+
+    def walk(self, failure: Failure, m: Mutation) -> str:
+        """Line by line through the code that was read, up to the line in question."""
+        lines = self.seen.lines[self.project.path]
+        if failure.in_code and failure.path == self.project.path and failure.line == m.line:
+            return f"Line {m.line}: "
+        start = next((n for n in range(m.line, 0, -1) if re.match(r"def |class ", lines.get(n, ""))), m.line)
+        passed = [n for n in range(start + 1, m.line) if n in lines and _is_code(lines[n])]
+        said = ""
+        if self.effort == "max" and (doc := self.doc(m)):
+            said = f"It says: {doc} "
+        return said + "".join(f"{n} ok, " for n in passed) + f"{m.line}: "
 
     def check(self, failure: Failure) -> Step:
         """Run the failing test again, or all where that is all there is."""
@@ -260,28 +294,17 @@ class _Repair:
             **{n + len(new) - len(old): text for n, text in lines.items() if n >= at + len(old)},
         }
 
-    def doc(self) -> str:
-        """The docstring nearest above the bug, as far as it has been read."""
+    def doc(self, m: Mutation) -> str:
+        """The docstring nearest above a line, as far as it has been read."""
         lines = self.seen.lines.get(self.project.path, {})
-        for n in range(self.mutation.line, 0, -1):
-            if '"""' in lines.get(n, ""):
-                start = n
-                while start > 1 and lines[n].count('"""') < 2 and '"""' not in lines.get(start - 1, ""):
-                    start -= 1
-                return " ".join(lines.get(i, "").strip() for i in range(start, n + 1)).strip('" ')
-        return ""
-
-    def reason(self, m: Mutation, after_wrong: bool) -> str:
-        doc = self.doc()
-        right = m.right
-        if m.kind == "missing_import":
-            right = m.clean[-1]
-        why = clause(m.kind, m.wrong, right, doc)
-        return f"Line {m.line}: {why}."
-
-    def doubt(self, m: Mutation, number: int) -> str:
+        end = next((n for n in range(m.line, 0, -1) if '"""' in lines.get(n, "")), 0)
+        start = end
+        while end and lines[end].count('"""') < 2 and lines.get(start, "").strip() in ("", '"""'):
+            start -= 1
+        while start > 1 and '"""' not in lines.get(start, '"""'):
+            start -= 1
         return (
-            f"Line {m.line} may be wrong: try {m.wrong} for {m.right}." if m.wrong else f"Line {m.line} may be wrong."
+            " ".join(lines.get(n, "").strip() for n in range(start, end + 1)).replace('"""', "").strip() if end else ""
         )
 
     def wrong_attempts(self) -> list[Mutation]:
@@ -298,19 +321,24 @@ class _Repair:
         for kind in _DOUBTFUL:
             found += [m for m in KINDS[kind](view) if self.seen.has(self.project.path, range(m.first, m.first + 1))]
         self.rng.shuffle(found)
+        num_wrong = self.rng.choice((1, 1, 1, 1, 2, 2, 3))
         chosen: list[Mutation] = []
-        for m in found[:6]:
+        for m in found[:8]:
             text = m.apply(self.buggy)
-            if len(chosen) < self.rng.choice((1, 1, 1, 2)) and self.project.fails_with(text):
+            if len(chosen) < num_wrong and text != self.project.clean and self.project.fails_with(text):
                 chosen.append(m)
         return chosen
 
-    def answer(self) -> str:
-        m = self.mutation
-        return f"Fixed line {m.line} of {self.project.path}."
+
+def _called(line: str, functions: frozenset[str]) -> tuple[str, str]:
+    """(function, "") for a line that calls one of the functions, ("", object) for one that uses an attribute."""
+    for name in re.findall(r"(?<![\w.])(\w+)\(", line):
+        if name in functions:
+            return name, ""
+    method = re.match(r"(?:assert )?([a-z]\w*)\.\w+", line.strip())
+    return "", method[1] if method else ""
 
 
-def moves_of(calls: Iterator[tuple[str, dict[str, Any]]]) -> Policy:
-    for call in calls:
-        yield Move(calls=(call,))
-    yield Move(text="Fixed.")
+def _is_code(line: str) -> bool:
+    text = line.strip()
+    return bool(text) and not text.startswith(("def ", "class ", '"""', "#"))

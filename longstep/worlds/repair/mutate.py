@@ -8,13 +8,54 @@ Sources must be ASCII where a mutation applies: column offsets of `ast` count by
 """
 
 import ast
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 BUILTINS = frozenset(
-    ["abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "frozenset", "int", "isinstance", "len", "list", "map", "max", "min", "next", "open", "print", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple", "type", "zip", "super", "True", "False", "None", "ValueError", "KeyError", "TypeError", "IndexError"]
+    [
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "dict",
+        "divmod",
+        "enumerate",
+        "filter",
+        "float",
+        "frozenset",
+        "int",
+        "isinstance",
+        "len",
+        "list",
+        "map",
+        "max",
+        "min",
+        "next",
+        "open",
+        "print",
+        "range",
+        "repr",
+        "reversed",
+        "round",
+        "set",
+        "sorted",
+        "str",
+        "sum",
+        "tuple",
+        "type",
+        "zip",
+        "super",
+        "True",
+        "False",
+        "None",
+        "ValueError",
+        "KeyError",
+        "TypeError",
+        "IndexError",
+    ]
 )
 
 
@@ -345,7 +386,7 @@ def early_return(v: View) -> Iterator[Mutation]:
         body = getattr(n, "body", None)
         if not isinstance(body, list):
             continue
-        for loop, last in zip(body, body[1:], strict=False):
+        for loop, last in itertools.pairwise(body):
             if isinstance(loop, ast.For | ast.While) and isinstance(last, ast.Return):
                 before = v.lines[last.lineno - 2]
                 line = v.lines[last.lineno - 1]

@@ -9,7 +9,8 @@ followed by blocks). A block is one or a few functions or a class, then the inpu
         return sum(1 for $item in $items if $item["$num"] $op limit)
     ? RS(2, 4, $key=W, $num=I(1, 9)), I(1, 9)
 
-`$slot` or `${slot}` (`$slot_x` for `${slot}_x`) is a noun or a coupled choice ($cmp "at least" with $op ">="), `<<a|b>>` one of several wordings, and
+`$slot` or `${slot}` (`$slot_x` for `${slot}_x`) is a noun or a coupled choice ($cmp "at least" with $op ">="),
+`<<a|b>>` one of several wordings, and
 `<<X:a|b>>` the same choice everywhere in the block. `? a, b` tries the block's last function; `!` lines run first and
 `=` lines are what a test asserts, with `#generator#` for each input. `~` alone on a line begins a helper, which may
 live in another module of the project. Expected values are not written here: the clean program computes them.
@@ -252,7 +253,7 @@ class Filler:
         named: dict[str, int] = {}
 
         def choose(m: re.Match[str]) -> str:
-            options = m[2].split("|")
+            options: list[str] = m[2].split("|")
             if m[1] is None:
                 return self.rng.choice(options)
             at = named.setdefault(m[1], self.rng.randrange(len(options)))

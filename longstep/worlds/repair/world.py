@@ -97,9 +97,10 @@ def _checks(project: Project, workspace: Path, sandbox: Sandbox) -> Iterator[Che
     yield Check(name="tests unchanged", passed=not changed, hidden=True, detail=", ".join(changed))
     yield Check(name="no files added", passed=not added, hidden=True, detail=", ".join(added[:3]))
     texts = {name: path.read_text(encoding="utf-8", errors="replace") for name, path in sources.items()}
-    missing = [n for n in _public(project.files | {project.path: project.clean}, project) - _public(texts, project)]
+    clean = {**project.files, project.path: project.clean}
+    missing = _public(clean, project) - _public(texts, project)
     yield Check(name="public names kept", passed=not missing, hidden=True, detail=", ".join(sorted(missing)[:3]))
-    strange = sorted(_reach(texts) - _reach(project.files | {project.path: project.clean}) - _HARMLESS)
+    strange = sorted(_reach(texts) - _reach(clean) - _HARMLESS)
     yield Check(name="only the program", passed=not strange, hidden=True, detail=", ".join(strange[:3]))
 
     with tempfile.TemporaryDirectory() as folder:
@@ -125,9 +126,11 @@ def _files(workspace: Path) -> Iterator[Path]:
 
 # What a repair may import although the program did not.
 _HARMLESS = frozenset(
-    ["math", "re", "json", "collections", "itertools", "functools", "datetime", "string", "statistics", "operator", "copy", "typing", "dataclasses"]
+    ("math", "re", "json", "collections", "itertools", "functools", "datetime", "string", "statistics", "operator")
 )
-_BUILT_IN_DOORS = frozenset(["eval", "exec", "compile", "open", "globals", "locals", "vars", "setattr", "delattr", "__import__", "breakpoint"])
+_BUILT_IN_DOORS = frozenset(
+    ("eval", "exec", "compile", "open", "globals", "locals", "vars", "setattr", "delattr", "__import__", "breakpoint")
+)
 
 
 def _reach(files: Mapping[str, str]) -> set[str]:
