@@ -264,7 +264,7 @@ def rebuild(contents: Contents, blobs: Blobs) -> Rebuilt:
     """The state after the last whole record, from outcomes alone. Raises JournalError where records contradict."""
     header = contents.header
     state: State = Think((User(text=header.task),))
-    limits, used_s, started = header.limits, 0.0, None
+    limits, used_s, started = header.limits, 0.0, ""  # the call that was started last
     for line in contents.lines:
         record = line.record
         try:
@@ -286,7 +286,7 @@ def rebuild(contents: Contents, blobs: Blobs) -> Rebuilt:
                     text = record.text if record.blob is None else blobs.get(record.blob).decode()
                     result = ToolResult(call_id=record.call_id, name=record.name, text=text, is_error=record.is_error)
                     state = after_result(state, result)
-                    used_s, started = used_s + record.wall_s, None
+                    used_s += record.wall_s
                 case StateRecord(state="done", why=why) if why is not None and not isinstance(state, Done):
                     state = Done(state.history, why)
                 case StateRecord():

@@ -175,7 +175,7 @@ def test_a_torn_tail_is_said_and_cut_off(recorded, tmp_path):
         assert (run / "journal.jsonl").read_bytes() == data
 
 
-@pytest.mark.parametrize("damage", ["flip", "drop", "swap", "version", "forged", "renumbered"])
+@pytest.mark.parametrize("damage", ["flip", "drop", "swap", "other run", "version", "forged", "renumbered"])
 def test_damage_before_the_tail_is_refused(recorded, tmp_path, damage):
     folder, _ = recorded
     lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
@@ -185,6 +185,11 @@ def test_damage_before_the_tail_is_refused(recorded, tmp_path, damage):
         del lines[4]
     elif damage == "swap":
         lines[4], lines[5] = lines[5], lines[4]
+    elif damage == "other run":
+        # whole in itself and with the right number: only the chain tells
+        (tmp_path / "other").mkdir()
+        run_or_resume(tmp_path / "other", NUM_WORDS)
+        lines[4] = (tmp_path / "other/journal.jsonl").read_bytes().splitlines(keepends=True)[4]
     elif damage == "version":
         lines[0] = _signed(json.loads(lines[0]) | {}, "", version=2)
     elif damage == "forged":
