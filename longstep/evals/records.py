@@ -84,7 +84,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     model_s: float = 0.0
     tool_s: float = 0.0
     why: str = ""  # how the loop ended
-    error: str = ""  # infrastructure errors only
+    error: str = ""  # what broke, if anything did
 
     @property
     def key(self) -> Key:
@@ -105,6 +105,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     longstep_eval: int = FORMAT
     model: str
+    context_tokens: int | None = None
     sampling: Sampling
 
 
@@ -132,8 +133,8 @@ class RecordFile:
             raise JournalError(f"{self.path}: its first line is not the header of an evaluation ({e})") from e
         if found != header:
             raise UserError(
-                f"{self.path}: holds episodes of another run (model {found.model!r}, {found.sampling}); this one is "
-                f"{header.model!r}, {header.sampling}. Give another --json FILE, or move that one away"
+                f"{self.path}: holds episodes of another run ({found}); this one is {header}. "
+                f"Give another --json FILE, or move that one away"
             )
         for number, line in enumerate(lines, start=2):
             try:

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from longstep.agent.loop import DEFAULT_SAMPLING, Limits, run_episode
 from longstep.chat.model import ChatModel, Sampling
-from longstep.errors import ChatError, SandboxError, UserError, WorldError
+from longstep.errors import ChatError, ContextFull, SandboxError, UserError, WorldError
 from longstep.evals.records import Header, Key, Record, RecordFile, outcome_of
 from longstep.evals.summary import summarize
 from longstep.messages import EFFORTS, Effort
@@ -130,7 +130,7 @@ def run_eval(
     jobs = plan_jobs(worlds, efforts, seeds, families)
     if not resume:
         records_path.unlink(missing_ok=True)
-    file = RecordFile(records_path, Header(model=shown, sampling=sampling))
+    file = RecordFile(records_path, Header(model=shown, context_tokens=_context_tokens(model), sampling=sampling))
     keys = [job.key for job in jobs]
     try:
         missing = [job for job in jobs if not (record := file.done.get(job.key)) or not record.counted]
@@ -148,6 +148,10 @@ def _factory(model: ChatModel | ModelFactory, name: str | None) -> tuple[ModelFa
         return (lambda world, task, effort: model), name or model.name
     assert name is not None, "a factory says nothing of its name"
     return model, name
+
+
+def _context_tokens(model: ChatModel | ModelFactory) -> int | None:
+    return model.context_tokens if isinstance(model, ChatModel) else None
 
 
 async def _run_jobs(
@@ -208,6 +212,9 @@ async def play(job: Job, factory: ModelFactory, sandbox: Sandbox, sampling: Samp
             limits=Limits(max_steps=task.max_steps, max_output_tokens=sampling.max_tokens),
         )
         verdict = await asyncio.to_thread(job.world.verify, task, workspace, sandbox)
+    except ContextFull as error:  # raised by models that cannot count before they try
+        wall_s = time.monotonic() - begin_s
+        return Record(**common, outcome="context limit", why="out of context", error=str(error), wall_s=wall_s)
     except (ChatError, SandboxError, WorldError) as error:
         wall_s = time.monotonic() - begin_s
         text = f"{type(error).__name__}: {error}"

@@ -11,10 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from rich.console import Console, RenderableType
 
 from longstep.chat.model import ChatModel, ChatRequest, Event, Sampling
-from longstep.errors import ChatError, JournalError, SandboxError, UserError, WorldError
+from longstep.chat.tokenizer import Tokenizer
+from longstep.engine import Engine, LocalModel
+from longstep.errors import ChatError, ContextFull, JournalError, SandboxError, UserError, WorldError
 from longstep.evals import (
     BASELINES,
     baseline,
@@ -28,6 +31,7 @@ from longstep.evals import (
 from longstep.evals.records import Record
 from longstep.evals.run import ModelFactory, plan_jobs
 from longstep.messages import Effort
+from longstep.model import Model, preset
 from longstep.sandbox.unsafe import NoSandbox
 from longstep.worlds.base import FIRST_TEST_SEED, Move, Policy, PolicyModel, Task, World
 from longstep.worlds.retrieval import RetrievalWorld
@@ -351,6 +355,34 @@ def test_each_episode_draws_its_own_random_numbers(tmp_path: Path) -> None:
     assert len(seeds) == sum(record.steps for record in episodes(summary).values())
     assert {temperature for _, temperature in seeds} == {0.3}
     assert summary["sampling"]["temperature"] == 0.3
+
+
+def test_a_model_that_runs_here_is_measured_like_any_other(tmp_path: Path) -> None:
+    """Random weights solve nothing, but every token that they read and wrote is on the record."""
+    torch.manual_seed(0)
+    engine = Engine(Model(preset("nano")).eval(), num_slots=2, max_tokens=1024)
+    model = LocalModel(engine, Tokenizer.load(), "random")
+    try:
+        summary = run(tmp_path, model, 2, efforts=("low",), name=None, sampling=Sampling(max_tokens=64), concurrency=2)
+    finally:
+        engine.close()
+    assert not summary["infrastructure_errors"]
+    records = episodes(summary).values()
+    assert [record.solved for record in records] == [False, False]
+    assert all(0 < record.usage.output <= 64 * record.steps for record in records)
+    assert all(record.usage.fresh_input > 0 for record in records)
+    with pytest.raises(UserError, match="another run"):
+        run(
+            tmp_path,
+            LocalModel(Engine(engine.model, num_slots=1, max_tokens=512), Tokenizer.load(), "random"),
+            name=None,
+        )
+
+
+def test_a_prompt_that_does_not_fit_is_the_context_limit(tmp_path: Path) -> None:
+    full = Broken(ContextFull(num_tokens=10, context_tokens=5))
+    summary = run(tmp_path, full, 1, efforts=("low",))
+    assert summary["worlds"]["tiny"]["low"]["known"]["outcomes"] == {"context limit": 1}
 
 
 def test_one_model_for_all_episodes_brings_its_name(tmp_path: Path) -> None:
