@@ -33,12 +33,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from longstep.agent.loop import Limits, run_episode
+from longstep.agent.run import FOLDER_TOOLS
 from longstep.chat.tokenizer import Tokenizer
 from longstep.chat.xtml import Encoder
 from longstep.errors import UserError
 from longstep.messages import EFFORTS, Effort, History, ToolSpec
 from longstep.sandbox.unsafe import open_sandbox
-from longstep.tools import toolset
+from longstep.tools import TOOLS, toolset
 from longstep.tools.base import ToolContext
 from longstep.tools.warm_tests import WarmTests
 from longstep.train.pack import CONTEXT, OUTPUT, OWN, ShardWriter
@@ -105,7 +106,7 @@ class EpisodeMaker:
         with tempfile.TemporaryDirectory(dir=self._scratch, prefix="ls-") as folder:
             workspace = Path(folder)
             home.set_up(task, workspace)
-            tools = toolset(task.tools)
+            tools = toolset(offered(task.tools, random.Random(f"tools {task.seed}")))
             episode = asyncio.run(
                 run_episode(
                     expert,
@@ -128,6 +129,21 @@ class EpisodeMaker:
         if tokens.size > self._max_document:
             return Made(job=job, family=task.family, failure=f"longer than {self._max_document} tokens")
         return Made(job=job, family=task.family, tokens=tokens, kinds=kinds, num_steps=episode.num_steps)
+
+
+def offered(names: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+    """The tools that an episode declares: the task's own, and in 3 of 10 episodes others among them, in any order.
+
+    A model that has seen one list only would be lost with another, such as that of a user's folder.
+    """
+    if rng.random() < 0.7:
+        return tuple(names)
+    if set(names) <= set(FOLDER_TOOLS) and rng.random() < 0.5:
+        return FOLDER_TOOLS
+    others = sorted(set(TOOLS) - set(names))
+    chosen = [*names, *rng.sample(others, rng.randint(0, min(3, len(others))))]
+    rng.shuffle(chosen)
+    return tuple(chosen)
 
 
 def encode_episode(
