@@ -21,10 +21,13 @@ from pathlib import Path
 
 from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits
+from longstep.sandbox.seccomp import seccomp_filter
 from longstep.sandbox.supervise import small_env, supervise, with_rlimits
 
 INSIDE_UID = 1000
 WORKER_UID = 65534  # "nobody": owns nothing on the host
+NO_WORKSPACE = ("/usr", "/etc", "/dev", "/proc", "/tmp")  # nor a folder that holds one of these
+MAX_DEPTH = 64  # of folders that we look into
 TMP_BYTES = 256 << 20
 SETPRIV = (
     *("setpriv", "--reuid", str(INSIDE_UID), "--regid", str(INSIDE_UID)),
@@ -89,12 +92,27 @@ def _parents(path: Path) -> list[str]:
 
 
 def hand_over(workspace: Path) -> None:
-    """Give every file of the workspace to the worker. Never follows a link."""
-    for _, folders, files, fd in os.fwalk(workspace, follow_symlinks=False):
-        for name in (*folders, *files):
-            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_uid != WORKER_UID:
-                os.chown(name, WORKER_UID, WORKER_UID, dir_fd=fd, follow_symlinks=False)
-    os.chown(workspace, WORKER_UID, WORKER_UID)
+    """Give the workspace and all that is in it to the worker. Never follows a link."""
+    folder = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.chown(folder, WORKER_UID, WORKER_UID)
+        _hand_over(folder, MAX_DEPTH)
+    finally:
+        os.close(folder)
+
+
+def _hand_over(folder: int, depth: int) -> None:
+    """Folders deeper than `depth` stay as they are: only a command makes such, and they are the worker's already."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.stat(follow_symlinks=False).st_uid != WORKER_UID:
+                os.chown(entry.name, WORKER_UID, WORKER_UID, dir_fd=folder, follow_symlinks=False)
+            if depth and entry.is_dir(follow_symlinks=False):
+                inner = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+                try:
+                    _hand_over(inner, depth - 1)
+                finally:
+                    os.close(inner)
 
 
 class Bubblewrap:
@@ -136,20 +154,30 @@ class Bubblewrap:
         # A tmpfs without a size would let a command fill the machine's memory; "/" and /dev turn read-only instead.
         arguments += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
         arguments += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]
-        for root in python_roots():
+        roots = python_roots()
+        above = [root for root in roots if not root.is_relative_to(workspace)]
+        within = [root for root in roots if root.is_relative_to(workspace)]  # read-only even there
+        for root in above:
             arguments += [*_parents(root), "--ro-bind", str(root), str(root)]
-        arguments += [*_parents(workspace), "--bind", where, where, "--remount-ro", "/", "--chdir", where, "--clearenv"]
-        for key, value in small_env(where).items():
-            arguments += ["--setenv", key, value]
-        return arguments
+        arguments += [*_parents(workspace), "--bind", where, where]
+        for root in within:
+            arguments += ["--ro-bind", str(root), str(root)]
+        return [*arguments, "--remount-ro", "/", "--chdir", where]
 
     def start(self, argv: Sequence[str], workspace: Path, limits: Limits, stdin: int) -> "subprocess.Popen[bytes]":
         """Start argv in new namespaces, stdout and stderr piped. Raises SandboxError."""
+        if any(Path(path).is_relative_to(workspace) for path in NO_WORKSPACE):
+            raise SandboxError(
+                f"sandbox: {workspace} cannot be a workspace: the system lives there; give a folder in it"
+            )
         command = with_rlimits(argv, limits)
         data_fds = {"/etc/passwd": _data_fd(PASSWD), "/etc/group": _data_fd(GROUP)}
         passed, kept = [*data_fds.values()], []
         try:
             arguments = self._arguments(workspace, data_fds)
+            if (program := seccomp_filter()) is not None:
+                passed.append(_data_fd(program))
+                arguments += ["--seccomp", str(passed[-1])]
             if self.is_root:
                 hand_over(workspace)
                 command = [*SETPRIV, *command]
@@ -160,6 +188,8 @@ class Bubblewrap:
                 arguments += ["--info-fd", str(info_writer), "--userns-block-fd", str(gate)]
             process = subprocess.Popen(
                 [str(self.bwrap), *arguments, "--", *command],
+                # Also what the command sees. Not --clearenv: bwrap's own environment can be read in /proc/1/environ.
+                env=small_env(str(workspace)),
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -8,7 +8,11 @@ ten times a second while the command runs.
 """
 
 import contextlib
+import functools
+import glob
 import os
+import platform
+import re
 import selectors
 import signal
 import subprocess
@@ -256,15 +260,26 @@ def rlimits_script(limits: Limits) -> str:
     process count starts at zero. `-u` is bash's letter for processes, `-p` that of dash and busybox.
     """
     wanted = {
-        "-c": 0,
+        "-c": 0,  # core dumps
+        "-n": 1024,  # open files of one process: pipes and sockets take memory that no other limit counts
         "-t": round(limits.time_s) + 1,  # seconds of CPU
         "-f": limits.file_bytes // 512,
         "-v": limits.memory_bytes // 1024,
     }
     script = "".join(f"ulimit {key} {value}; " for key, value in wanted.items())
-    script += f"ulimit -u {limits.num_processes} || ulimit -p {limits.num_processes}"
+    num_processes = limits.num_processes + _num_counted_elsewhere()
+    script += f"ulimit -u {num_processes} || ulimit -p {num_processes}"
     # An error there says only that the limit was tighter already.
     return f"{{ {script}; }} 2>/dev/null; printf '\\036' >&2; "
+
+
+@functools.cache
+def _num_counted_elsewhere() -> int:
+    """Threads outside a sandbox that count against its limit: none since Linux 5.14 counts per user namespace."""
+    release = re.match(r"(\d+)\.(\d+)", platform.release())
+    if release is None or (int(release[1]), int(release[2])) >= (5, 14):
+        return 0
+    return len(glob.glob("/proc/[0-9]*/task/[0-9]*"))
 
 
 def with_rlimits(argv: Sequence[str], limits: Limits) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from longstep.tools.base import ToolContext, ToolOutput
 from longstep.tools.function import ToolMistake, tool
-from longstep.tools.paths import read_bytes
+from longstep.tools.paths import files_below, read_bytes
 from longstep.tools.slim import slim_line
 
 NUM_RESULTS = 5
@@ -24,14 +24,11 @@ SUFFIXES = (".md", ".txt")
 def _stamps(workspace: Path) -> tuple[tuple[str, int, int], ...]:
     """(path, mtime in ns, bytes) of every document, sorted. Links are not followed."""
     stamps = []
-    for folder, folders, files in os.walk(workspace / "docs"):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            path = os.path.join(folder, name)
-            if name.endswith(SUFFIXES) and not os.path.islink(path):
-                info = os.stat(path)
-                stamps.append((os.path.relpath(path, workspace), info.st_mtime_ns, info.st_size))
-    return tuple(sorted(stamps))
+    for path in files_below(workspace, "docs"):
+        if path.endswith(SUFFIXES):
+            info = os.stat(workspace / path)
+            stamps.append((path, info.st_mtime_ns, info.st_size))
+    return tuple(stamps)
 
 
 @functools.lru_cache(maxsize=8)

@@ -4,12 +4,11 @@ import os
 
 from longstep.tools.base import ToolContext, ToolOutput
 from longstep.tools.function import ToolMistake, tool
-from longstep.tools.paths import inside, read_bytes, write_bytes
+from longstep.tools.paths import files_below, inside, read_bytes, write_bytes
 from longstep.tools.slim import slim, slim_line
 
 MAX_LINES = 200  # of one read_file
 MAX_MATCHES = 40
-SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
 
 
 def _lines(data: bytes) -> list[str]:
@@ -86,18 +85,6 @@ def edit_file(context: ToolContext, path: str, old: str, new: str) -> ToolOutput
     return ToolOutput(text=f"edited {shown}, line {line}")
 
 
-def _files_below(workspace: str, real: str) -> list[str]:
-    """Regular files at or below `real`, relative to the workspace, sorted. Links are not followed."""
-    top = os.path.join(workspace, real)
-    if os.path.isfile(top):
-        return [real]
-    found = []
-    for folder, folders, files in os.walk(top):
-        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
-        found += [os.path.join(folder, name) for name in files if not os.path.islink(os.path.join(folder, name))]
-    return sorted(os.path.relpath(path, workspace) for path in found)
-
-
 @tool("find_text", "Find literal text in files.", {"text": "string"}, {"path": "string"}, safe_to_repeat=True)
 def find_text(context: ToolContext, text: str, path: str = ".") -> ToolOutput:
     if not text or "\n" in text:
@@ -108,7 +95,7 @@ def find_text(context: ToolContext, text: str, path: str = ".") -> ToolOutput:
     wanted = text.encode()
     matches: list[str] = []
     num_matches = 0
-    for name in _files_below(str(context.workspace), real):
+    for name in files_below(context.workspace, real):
         try:
             _, data = read_bytes(context.workspace, name)
         except (ToolMistake, OSError):  # binary, huge or unreadable: not text

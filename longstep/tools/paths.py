@@ -10,6 +10,9 @@ from pathlib import Path
 
 from longstep.tools.function import ToolMistake
 
+MAX_DEPTH = 64  # of folders that we look into; a program can make them deeper than Python can recurse
+SEARCHED_BYTES = 256 << 20  # of all files that one search reads
+SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
 FILE_BYTES = 16 << 20  # files beyond this are for `shell`
 
 
@@ -101,3 +104,33 @@ def write_bytes(workspace: Path, path: str, data: bytes) -> str:
         file.truncate()
         file.write(data)
     return shown
+
+
+def files_below(workspace: Path, real: str) -> list[str]:
+    """Regular files at or below `real` (from `inside`), relative to the workspace, sorted. Follows no link.
+
+    Raises ToolMistake if they hold more than one search may read; sparse files can hold much in little space.
+    """
+    top = os.path.normpath(os.path.join(workspace, real))
+    if os.path.isfile(top):
+        return [real]
+    found: list[str] = []
+    num_bytes = 0
+    pending = [(top, 0)]
+    while pending:
+        folder, depth = pending.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except PermissionError:  # a user could not look there
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if depth < MAX_DEPTH and entry.name not in SKIPPED_FOLDERS:
+                    pending.append((entry.path, depth + 1))
+            elif entry.is_file(follow_symlinks=False):
+                found.append(os.path.relpath(entry.path, workspace))
+                size = entry.stat(follow_symlinks=False).st_size
+                num_bytes += size if size <= FILE_BYTES else 0
+    if num_bytes > SEARCHED_BYTES:
+        raise ToolMistake(f"{num_bytes >> 20} MiB of files is too much to search. Give a path, or use shell")
+    return sorted(found)

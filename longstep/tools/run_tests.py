@@ -1,5 +1,6 @@
 """run_tests: pytest in the sandbox, and a report that is short, regular and says where the failure is."""
 
+import sys
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -54,7 +55,7 @@ def run_pytest(sandbox: Sandbox, workspace: Path, path: str = ".") -> ToolOutput
     if isinstance(sandbox, RunsTests):
         result = sandbox.run_pytest(workspace, target, LIMITS)
     else:
-        argv = ["python", "-P", "-c", f"{SOURCE}\nmain(sys.argv[1])", target]
+        argv = [sys.executable, "-P", "-c", f"{SOURCE}\nmain(sys.argv[1])", target]
         result = sandbox.run(argv, workspace=workspace, limits=LIMITS)
     return _render(result, path, LIMITS)
 

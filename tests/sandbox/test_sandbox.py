@@ -95,6 +95,23 @@ def test_no_workspace(either, tmp_path):
         either.run(["true"], workspace=tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("folder", ["/", "/usr", "/tmp", "/proc", "/etc"])
+def test_the_system_is_no_workspace(sandbox, folder):
+    with pytest.raises(SandboxError, match="cannot be a workspace"):
+        sandbox.run(["true"], workspace=Path(folder))
+
+
+def test_python_stays_read_only_inside_a_workspace(sandbox, workspace, monkeypatch):
+    """As where the virtual environment is in the project's folder."""
+    (workspace / "venv").mkdir()
+    (workspace / "venv/file").touch()
+    monkeypatch.setattr(bubblewrap, "python_roots", lambda: (workspace / "venv",))
+    result = sandbox.run(["sh", "-c", "touch file; ls venv; touch venv/new"], workspace=workspace)
+    assert result.stdout == "file\n"
+    assert "Read-only file system" in result.stderr
+    assert (workspace / "file").exists()
+
+
 def test_files_written_by_us_can_be_changed_inside(sandbox, workspace):
     """Tools write as the caller; the command runs as another user where the caller is root."""
     for _ in range(2):

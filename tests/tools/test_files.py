@@ -1,6 +1,7 @@
 """list_files, read_file, write_file, edit_file, find_text: result forms and edge cases."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -205,6 +206,29 @@ def test_find_many(ok, workspace):
     lines = ok("find_text", text="hit").split("\n")
     assert lines[-2:] == ["file:40: hit", "(5 more)"]
     assert len(lines) == 41
+
+
+def test_find_in_more_than_can_be_read(ok, bad, workspace):
+    """Sparse files cost no disk; a search through them would not end."""
+    for i in range(20):
+        with open(workspace / str(i), "wb") as file:
+            file.truncate(15 << 20)
+    assert bad("find_text", text="a") == "300 MiB of files is too much to search. Give a path, or use shell"
+    assert ok("find_text", text="a", path="3") == "no match"
+
+
+def test_find_below_folders_deeper_than_python_recurses(ok, workspace):
+    """Deep folders are not looked into; what is beside them is found."""
+    folder = os.open(workspace, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    (workspace / "d/d/file").write_text("needle\n")
+    assert ok("find_text", text="needle") == "d/d/file:1: needle"
+    subprocess.run(["rm", "-rf", workspace / "d"], check=True)  # which shutil cannot
 
 
 # --- ways out ---------------------------------------------------------------------------------------------------------
