@@ -187,6 +187,7 @@ CASES = {
         opened("think") + "t" + closed("think") + opened("response") + "a" + END,
         [("think", "t"), ("text", "a")],
     ),
+    "the opener again in the middle": ("t" + opened("think") + "u" + closed("think") + END, [("think", "tu")]),
     "R29 only a closer, then bare text": ("t" + closed("think") + "\n\na" + END, [("think", "t"), ("text", "\n\na")]),
     "R30 tools inside think": (
         "t1" + opened("tools") + CALL_F + closed("tools") + "t2" + closed("think") + END,
@@ -426,8 +427,9 @@ def test_control_names_as_text_stay_text():
     assert shape(got) == [("think", evil), ("text", evil), (evil, {evil: evil}, True)]
 
 
-def test_tokens_after_the_end_are_ignored():
-    ended = tokens("t" + closed("think") + END)
+@pytest.mark.parametrize("end", [END, "[EOS]"])
+def test_tokens_after_the_end_are_ignored(end):
+    ended = tokens("t" + closed("think") + end)
     parser = Parser(TOKENIZER)
     events = [e for t in ended for e in parser.feed(t)]
     assert parser.done

@@ -60,12 +60,18 @@ def test_streaming_half_a_character():
 
 
 def test_training_again_gives_the_same_file(tmp_path):
-    corpus = ["def read_file(path):\n    return open(path).read()\n", "日本 <|open|> 12 <|open|>"] * 3
+    corpus = [
+        "def read_file(path):\n    return open(path).read()\n",
+        "日本 <|open|> 12 <|open|>",
+        "1212 (path 'path",
+    ] * 3
     one = train_tokenizer(corpus, tmp_path / "one.json", vocab_size=320)
     two = train_tokenizer(iter(corpus), tmp_path / "two.json", vocab_size=320)
     assert one.id == two.id
     assert one.vocab_size == 320
     assert one.id != TOKENIZER.id
+    assert len(one.encode_ordinary("1212")) == 4, "digits stand alone"
+    assert one.encode_ordinary("(path")[-1:] == one.encode_ordinary("'path")[-1:] == one.encode_ordinary("path")
     text = "read_file <|open|> 日"
     assert one.decode(one.encode_ordinary(text)) == text
     assert one.special("<|open|>") not in one.encode_ordinary(text)
