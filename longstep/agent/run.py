@@ -26,12 +26,12 @@ from rich.text import Text as RichText
 
 from longstep.agent import folders, journal
 from longstep.agent.journal import Blobs, Header, RunJournal, VerdictRecord
-from longstep.agent.loop import MIN_TURN_TOKENS, Done, Episode, Limits, State, Think, run_episode
-from longstep.agent.proof import changed_tests, verify_folder
+from longstep.agent.loop import MIN_TURN_TOKENS, Done, Episode, Limits, State, Think, num_turns, run_episode
+from longstep.agent.proof import changed_tests, is_test_file, verify_folder
 from longstep.agent.view import LiveView, make_console, printable
 from longstep.chat.model import ChatModel, ChatRequest, Sampling
 from longstep.errors import LongstepError, UserError
-from longstep.messages import EFFORTS, Effort, History, Turn, Usage, User
+from longstep.messages import EFFORTS, Effort, History, Usage, User
 from longstep.sandbox.base import Sandbox
 from longstep.sandbox.unsafe import open_sandbox
 from longstep.tools import toolset
@@ -39,8 +39,11 @@ from longstep.tools.base import Tool, ToolContext
 from longstep.worlds.base import Task, Verdict, World
 from longstep.worlds.registry import world as open_world
 
-# The tools on a user's folder: those of the world that repairs projects, so that the model is asked as it was taught.
-FOLDER_TOOLS = ("list_files", "read_file", "find_text", "edit_file", "write_file", "run_tests", "shell")
+# A small model does best with just the tools that it was taught with, so a user's folder gets those of the world that
+# it is most like (`folder_tools`): the worlds' own tuples, which a test compares.
+PROJECT_TOOLS = ("list_files", "read_file", "edit_file", "find_text", "run_tests")  # repair
+DOCUMENT_TOOLS = ("search_docs", "read_file", "find_text", "write_file")  # retrieval
+FILE_TOOLS = ("shell", "list_files", "read_file", "write_file", "edit_file", "find_text")  # terminal
 MAX_STEPS = 40
 GREEDY = Sampling(temperature=0.0)
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -57,6 +60,7 @@ class Ask:
     family: str | None = None
     effort: str | None = None
     max_steps: int | None = None
+    tools: tuple[str, ...] | None = None  # None: by `folder_tools`
     resume: str | None = None
     apply: bool = False
     as_json: bool = False
@@ -150,13 +154,15 @@ def _check(ask: Ask) -> None:
     asked = {"a task": ask.task, "--workspace": ask.workspace, "--world": ask.world, "--seed": ask.seed}
     given = [name for name, value in asked.items() if value is not None]
     if ask.resume is not None:
-        extra = given + (["--effort"] if ask.effort is not None else [])
-        if extra:
-            raise UserError(f"--resume goes on with the run's own terms; leave out {', '.join(extra)}")
+        given += [name for name, value in {"--effort": ask.effort, "--tools": ask.tools}.items() if value is not None]
+        if given:
+            raise UserError(f"--resume goes on with the run's own terms; leave out {', '.join(given)}")
         return
     if ask.world is not None:
-        if ask.task is not None or ask.workspace is not None:
-            raise UserError("--world brings its own task and folder; leave out the task and --workspace")
+        if ask.task is not None or ask.workspace is not None or ask.tools is not None:
+            raise UserError(
+                "--world brings its own task, folder and tools; leave out the task, --workspace and --tools"
+            )
         if ask.apply:
             raise UserError("--apply writes back to a --workspace; a --world has none")
         if ask.seed is not None and ask.seed < 0:
@@ -166,6 +172,7 @@ def _check(ask: Ask) -> None:
         raise UserError("--seed and --family belong to a --world; add one, or leave them out")
     if ask.task is None or not ask.task.strip():
         raise UserError('the task is empty; say what to do: longstep run "TASK" --workspace DIR')
+    toolset(ask.tools or ())
 
 
 def _check_workspace(folder: Path) -> Path:
@@ -191,36 +198,58 @@ def _check_fits(model: ChatModel, history: History, tools: Mapping[str, Tool], e
         )
 
 
+def folder_tools(files: folders.Manifest) -> tuple[str, ...]:
+    """With Python tests: the tools for projects; else with texts under docs/: those for documents; else for files."""
+    if any(path.endswith(".py") and is_test_file(path) for path in files):
+        return PROJECT_TOOLS
+    if any(path.startswith("docs/") and path.endswith((".md", ".txt")) for path in files):
+        return DOCUMENT_TOOLS
+    return FILE_TOOLS
+
+
 def _start(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> tuple[_Job, ChatModel]:
     effort = _effort(ask.effort)
     world = open_world(ask.world) if ask.world is not None else None
     task = world.task(ask.seed or 0, ask.family) if world is not None else None
     source = None if task is not None else _check_workspace(ask.workspace or Path("."))
-    instruction = task.instruction if task is not None else (ask.task or "").strip()
-    tools = toolset(task.tools if task is not None else FOLDER_TOOLS)
     model = open_model()
-    start = Think((User(text=instruction),))
-    _check_fits(model, start.history, tools, effort)
-
     folder = journal.new_run_folder()
+    try:
+        return _start_in(folder, ask, effort, world, task, source, model, sandbox), model
+    except UserError:
+        shutil.rmtree(folder)  # nothing has happened in it
+        raise
+
+
+def _start_in(
+    folder: Path,
+    ask: Ask,
+    effort: Effort,
+    world: World | None,
+    task: Task | None,
+    source: Path | None,
+    model: ChatModel,
+    sandbox: Sandbox,
+) -> _Job:
+    """Fill the run's folder up to its header."""
     workspace, blobs = folder / "workspace", Blobs(folder / "blobs")
-    notes: tuple[str, ...] = ()
-    files = None
-    if task is not None and world is not None:
+    files, notes = None, []
+    if world is not None and task is not None:
         workspace.mkdir()
         world.set_up(task, workspace)
+        instruction, names, max_steps = task.instruction, task.tools, task.max_steps
     else:
         assert source is not None, "a task without a world has a workspace"
-        try:
-            copied = folders.copy_folder(source, workspace)
-        except UserError:
-            shutil.rmtree(folder)
-            raise
-        files = blobs.put(msgspec.json.encode(folders.snapshot(workspace, blobs)))
-        notes = (f"works on a copy of {source} ({copied.num_files} files)",)
+        copied = folders.copy_folder(source, workspace)
+        manifest = folders.snapshot(workspace, blobs)
+        files = blobs.put(msgspec.json.encode(manifest))
+        instruction, names, max_steps = (ask.task or "").strip(), ask.tools or folder_tools(manifest), MAX_STEPS
+        notes.append(f"works on a copy of {source} ({copied.num_files} files)")
         if copied.left_out:
-            notes += (f"left out of the copy: {_some(copied.left_out)}",)
-    limits = Limits(max_steps=ask.max_steps or (task.max_steps if task is not None else MAX_STEPS))
+            notes.append(f"left out of the copy: {_some(copied.left_out)}")
+    tools, start = toolset(names), Think((User(text=instruction),))
+    _check_fits(model, start.history, tools, effort)
+    limits = Limits(max_steps=ask.max_steps or max_steps)
     header = Header(
         run_id=folder.name,
         task=instruction,
@@ -236,11 +265,10 @@ def _start(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> t
         family=task.family if task is not None else None,
         seed=task.seed if task is not None else None,
     )
-    job = _Job(
+    return _Job(
         header=header, folder=folder, tools=tools, sandbox=sandbox, task=task, world=world, state=start, limits=limits,
-        used_s=0.0, journal=journal.start(folder, header), notes=notes,
+        used_s=0.0, journal=journal.start(folder, header), notes=tuple(notes),
     )  # fmt: skip
-    return job, model
 
 
 def _some(names: tuple[str, ...], limit: int = 6) -> str:
@@ -257,7 +285,7 @@ def _resume(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> 
     tools = toolset(spec.name for spec in header.tools)
     model = open_model()
     going = journal.resume(folder, tools, max_steps=ask.max_steps)
-    notes = [f"goes on after {_num_steps(going.state.history)} steps"]
+    notes = [f"goes on after {num_turns(going.state.history)} steps"]
     if going.dropped_bytes:
         notes.append(f"the journal's last record was cut off while it was written; {going.dropped_bytes} bytes dropped")
     if going.unknown is not None:
@@ -271,10 +299,6 @@ def _resume(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> 
         limits=going.limits, used_s=going.used_s, journal=going.journal, notes=tuple(notes),
     )  # fmt: skip
     return job, model
-
-
-def _num_steps(history: History) -> int:
-    return sum(isinstance(message, Turn) for message in history)
 
 
 # ------------------------------------------------------------------------------------------------------------- the run

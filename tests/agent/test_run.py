@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 
 from longstep.agent import journal
-from longstep.agent.run import Ask, Outcome, run_task
+from longstep.agent.folders import File
+from longstep.agent.run import PROJECT_TOOLS, Ask, Outcome, folder_tools, run_task
 from longstep.chat.model import ChatModel, ChatRequest, Event
 from longstep.errors import ChatError, UserError
 from longstep.messages import ToolResult
@@ -77,6 +78,9 @@ def writes(**files: str) -> Policy:
     for path, text in files.items():
         yield Move(calls=(("write_file", {"path": path.replace("__", "/") + ".py", "text": text}),))
     yield Move(text="Done.")
+
+
+WRITE = (*PROJECT_TOOLS, "write_file", "shell")  # for scripts that make files in a project
 
 
 def run(ask: Ask, open_model: Callable[[], ChatModel]) -> tuple[Outcome, str]:
@@ -155,7 +159,9 @@ def test_a_repaired_folder_is_proved_shown_and_written_back_when_asked(project):
 
 
 def test_apply_at_once_writes_only_what_is_proved(project):
-    outcome, _ = run(Ask(task="Fix it.", workspace=project, apply=True), scripted(writes(stock="total = len\n")))
+    outcome, _ = run(
+        Ask(task="Fix it.", workspace=project, tools=WRITE, apply=True), scripted(writes(stock="total = len\n"))
+    )
     assert (outcome.exit_code, outcome.applied) == (1, False)
     assert "Not written, since it is not proved; to write it: longstep run --resume" in outcome.sentence
     assert (project / "stock.py").read_text() == BUG
@@ -184,7 +190,7 @@ UNPROVED = {
     ),
     "a conftest that skips": (
         writes(conftest="import pytest\n\n\ndef pytest_collection_modifyitems(items):\n    items.clear()\n"),
-        "the folder's tests pass: FAILED 1 of 2",
+        "the agent changed conftest.py; the verdict is by the tests as they were",
     ),
     "nothing": (writes(), "the agent says that it is done, but the folder's tests pass: FAILED 1 of 2"),
 }
@@ -193,7 +199,7 @@ UNPROVED = {
 @pytest.mark.parametrize("case", UNPROVED)
 def test_what_the_tests_do_not_bear_out_is_not_proved(project, case):
     policy, expected = UNPROVED[case]
-    outcome, shown = run(Ask(task="Fix it.", workspace=project), scripted(policy))
+    outcome, shown = run(Ask(task="Fix it.", workspace=project, tools=WRITE), scripted(policy))
     assert outcome.exit_code == 1
     assert outcome.sentence.startswith("not proved: ")
     assert expected in outcome.sentence
@@ -203,14 +209,14 @@ def test_what_the_tests_do_not_bear_out_is_not_proved(project, case):
 def test_tests_that_passed_before_prove_nothing_unless_named(project):
     (project / "stock.py").write_text(FIXED)
     change = {"stock": FIXED + "\n\ndef mean(numbers):\n    return 0\n"}
-    outcome, _ = run(Ask(task="Add a mean.", workspace=project), scripted(writes(**change)))
+    outcome, _ = run(Ask(task="Add a mean.", workspace=project, tools=WRITE), scripted(writes(**change)))
     assert outcome.exit_code == 1
     assert "all tests passed before as well" in outcome.sentence
     task = "Add a mean and keep tests/test_stock.py passing."
-    assert run(Ask(task=task, workspace=project), scripted(writes(**change)))[0].exit_code == 0
+    assert run(Ask(task=task, workspace=project, tools=WRITE), scripted(writes(**change)))[0].exit_code == 0
     task = "Write a mean with a test in tests/test_mean.py."  # names a test that the agent itself writes
     change["tests__test_mean"] = "def test_mean():\n    pass\n"
-    assert run(Ask(task=task, workspace=project), scripted(writes(**change)))[0].exit_code == 1
+    assert run(Ask(task=task, workspace=project, tools=WRITE), scripted(writes(**change)))[0].exit_code == 1
 
 
 def test_a_named_test_is_the_one_that_counts(project):
@@ -223,6 +229,17 @@ def test_a_named_test_is_the_one_that_counts(project):
 def repairs_any() -> Policy:
     yield Move(calls=(("edit_file", {"path": "stock.py", "old": "numbers[1:]", "new": "numbers"}),))
     yield Move(text="Done.")
+
+
+def test_a_folder_gets_the_tools_of_the_world_that_it_is_like():
+    """As the model was taught: the same tools in the same order."""
+    for files, name in (
+        (("stock.py", "tests/test_stock.py", "docs/a.md"), "repair"),
+        (("docs/a.md", "notes.txt"), "retrieval"),
+        (("a.txt", "b/c.log"), "terminal"),
+        ((), "terminal"),
+    ):
+        assert folder_tools(dict.fromkeys(files, File(hash="x"))) == world(name).task(0).tools
 
 
 def test_a_folder_without_tests_is_never_proved(tmp_path):
@@ -249,6 +266,8 @@ BAD = {
     "world and apply": (Ask(world="tiny", apply=True), "--apply writes back to a --workspace"),
     "seed without world": (Ask(task="x", seed=3), "belong to a --world"),
     "resume and task": (Ask(resume="x", task="y"), "leave out a task"),
+    "unknown tool": (Ask(task="x", tools=("fly",)), "tool 'fly'"),
+    "world and tools": (Ask(world="tiny", tools=("shell",)), "leave out the task, --workspace and --tools"),
     "resume and effort": (Ask(resume="x", effort="low"), "leave out --effort"),
     "unknown run": (Ask(resume="20990101-000000-0000"), "no run '20990101-000000-0000'"),
     "missing workspace": (Ask(task="x", workspace=Path("/nowhere/at/all")), "there is no such folder"),
@@ -357,7 +376,8 @@ def policy():
     yield Move(calls=(("shell", {"command": "sleep 2; echo slept > b.txt"}),))
     yield Move(text="Done.")
 
-outcome = run_task(Ask(task="Wait.", workspace=Path(sys.argv[1])), lambda: PolicyModel(policy(), name="script"))
+ask = Ask(task="Wait.", workspace=Path(sys.argv[1]), tools=("shell", "write_file", "read_file"))
+outcome = run_task(ask, lambda: PolicyModel(policy(), name="script"))
 sys.exit(outcome.exit_code)
 """
 
