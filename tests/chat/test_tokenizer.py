@@ -60,11 +60,8 @@ def test_streaming_half_a_character():
 
 
 def test_training_again_gives_the_same_file(tmp_path):
-    corpus = [
-        "def read_file(path):\n    return open(path).read()\n",
-        "日本 <|open|> 12 <|open|>",
-        "1212 (path 'path",
-    ] * 3
+    corpus = ["def read_file(path):\n    return open(path).read()\n", "日本 <|open|> <|open|>", "1212 (path 'path"]
+    corpus *= 3  # pieces seen once are not merged
     one = train_tokenizer(corpus, tmp_path / "one.json", vocab_size=320)
     two = train_tokenizer(iter(corpus), tmp_path / "two.json", vocab_size=320)
     assert one.id == two.id
