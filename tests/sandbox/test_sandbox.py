@@ -200,12 +200,15 @@ def test_other_systems_are_told(monkeypatch):
         open_sandbox()
 
 
-def test_a_broken_bubblewrap_is_our_error_not_the_commands(workspace, tmp_path):
+def test_a_broken_bubblewrap_is_our_error_not_the_commands(workspace, tmp_path, monkeypatch):
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: no permission to make a namespace' >&2\nexit 1\n")
     fake.chmod(0o755)
     with pytest.raises(SandboxError, match=r"no permission to make a namespace.*seccomp=unconfined"):
         Bubblewrap(fake).run(["true"], workspace=workspace)
+    monkeypatch.setattr(bubblewrap, "find_bwrap", lambda: fake)
+    with pytest.raises(SandboxError, match=r"no permission.*--unsafe-no-sandbox"):
+        open_sandbox()
     fake.write_text("no program")
     with pytest.raises(SandboxError, match="did not start"):
         Bubblewrap(fake).run(["true"], workspace=workspace)
