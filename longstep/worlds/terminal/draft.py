@@ -98,6 +98,7 @@ class Draft:
         self.logs: list[str] = []
         self.tables: list[tuple[str, list[str], list[str]]] = []  # path, header, values of the second column
         self._edited_under_rule = False
+        self._made: list[str] = []  # files that the items so far will make
         self._used: list[str] = ["error", "warn", "info", "debug", "item", "word", "next", "mark", "name"]
         self.filler = [self.word() for _ in range(10)]
 
@@ -167,6 +168,12 @@ class Draft:
         self.tree.put(path, File("\n".join(lines or self.lines()) + "\n", mode))
         return path
 
+    def any_file(self, mode: int = 0o644) -> str:
+        """A file for an item to work on: now and then one that an earlier item makes, each once."""
+        if self._made and self.rng.random() < 0.2:
+            return self._made.pop(self.rng.randrange(len(self._made)))
+        return self.new_file(mode=mode)
+
     def edited_file(self, lines: list[str] | None = None) -> str:
         """A file for an item to edit: now and then the one that must keep its permissions."""
         path = self.rules.mode
@@ -174,13 +181,15 @@ class Draft:
             self._edited_under_rule = True
             self.tree.files[path] = replace(self.tree.files[path], text="\n".join(lines or self.lines()) + "\n")
             return path
-        return self.new_file(lines=lines)
+        return self.new_file(lines=lines) if lines else self.any_file()
 
     def target(self, folder: str | None = None, ext: str | None = None) -> str:
         """A path for a new file in a folder that exists, or at the top."""
         if folder is None:
             folder = self.rng.choice(self.folders) if self.folders and self.rng.random() < 0.3 else ""
-        return f"{folder}/{self.name()}.{ext or self.rng.choice(('txt', 'txt', 'txt', 'md', 'out'))}".removeprefix("/")
+        ext = ext or self.rng.choice(("txt", "txt", "txt", "md", "out"))
+        self._made.append(f"{folder}/{self.name()}.{ext}".removeprefix("/"))
+        return self._made[-1]
 
     def pattern(self, anywhere: float = 0.3, files: int = 2) -> Pattern:
         """Draw which files; see that there are some, and that a rule stands in the way now and then."""

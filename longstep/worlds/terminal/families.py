@@ -25,7 +25,7 @@ GROUPS: dict[str, tuple[Atom, ...]] = {
 
 @dataclass(frozen=True)
 class Family:
-    """`teams` are sets of groups; one task draws all its atoms from one team. `long` families go up to 45 items."""
+    """`teams`: sets of groups of atoms; one task draws all its atoms from one team."""
 
     intros: tuple[str, ...]
     teams: tuple[tuple[tuple[Atom, ...], ...], ...]
@@ -40,7 +40,7 @@ class Family:
         return [d.rng.choice(group) for group in groups]
 
 
-# Rules of the house for `mixed`: pairs of groups that training may join.
+# The pairs of groups that training may join.
 TRAINED_PAIRS = (
     ("organise", "edits"),
     ("organise", "logs"),
@@ -94,14 +94,7 @@ FAMILIES: dict[str, Family] = {
     # Never trained on:
     "release": Family(
         ("Prepare the release.", "Make this ready to ship."),
-        (
-            (
-                (archives.unpack, archives.take_member),
-                edits.ATOMS,
-                (modes.set_mode, modes.set_mode_of_kind),
-                archives.ATOMS,
-            ),
-        ),
+        ((UNPACKING, edits.ATOMS, SETTING_MODES, archives.ATOMS),),
     ),
     "audit": Family(
         ("Audit this folder.", "Collect what the auditors need."),

@@ -160,12 +160,26 @@ def _draw(d: Draft, family_name: str) -> tuple[str, Plan]:
         before = tree.copy()
         item.effect(tree)
         done.append(frozenset(tree.changed_since(before)))
-    if tree.changed_since(d.tree) != frozenset().union(*done):
-        raise Clash("an item undoes another")
+    lasting = tree.changed_since(d.tree)
+    for i, paths in enumerate(done):
+        if not paths & lasting and not _matters(items, i, d.tree, tree):
+            raise Clash("nothing is left of an item at the end")
     _check_rules(d.rules, d.tree, tree)
     if queue and tree.files.get(queue) != d.tree.files[queue]:
         raise Clash("the list of jobs would change")
     return "\n".join(lines), Plan(d.tree, tree, tuple(items), tuple(done), d.rules, queue)
+
+
+def _matters(items: list[Item], left_out: int, start: Tree, end: Tree) -> bool:
+    """Whether the end is another one, or out of reach, without one item."""
+    tree = start.copy()
+    try:
+        for i, item in enumerate(items):
+            if i != left_out:
+                item.effect(tree)
+    except Clash:
+        return True
+    return tree != end
 
 
 def _check_rules(rules: Rules, start: Tree, end: Tree) -> None:

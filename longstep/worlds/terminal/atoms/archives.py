@@ -109,7 +109,7 @@ def take_member(d: Draft) -> Item:
 
 
 def compress(d: Draft) -> Item:
-    path = d.new_file()
+    path = d.any_file()
 
     def effect(tree: Tree) -> None:
         tree.text(path)
@@ -117,7 +117,7 @@ def compress(d: Draft) -> Item:
 
     def work(h: Hand) -> Steps:
         yield from h.shell(f"gzip {path}", f"compress {path}", path=path)
-        yield from h.check(f"ls {folder_of(path)}")
+        yield from h.check(f"ls {folder_of(path) or '.'}")
 
     forms = ("Compress {p} with gzip", "Gzip {p} (so that only {p}.gz is left)", "Replace {p} by {p}.gz")
     return Item(d.say(*forms, p=path), effect, work)
@@ -132,7 +132,7 @@ def expand(d: Draft) -> Item:
 
     def work(h: Hand) -> Steps:
         yield from h.shell(f"gunzip {path}.gz", f"expand {path}.gz", path=f"{path}.gz")
-        yield from h.check(f"ls {folder_of(path)}")
+        yield from h.check(f"ls {folder_of(path) or '.'}")
 
     forms = ("Decompress {p}.gz", "Gunzip {p}.gz (so that only {p} is left)", "Replace {p}.gz by {p}")
     return Item(d.say(*forms, p=path), effect, work)

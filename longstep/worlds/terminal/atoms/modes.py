@@ -19,7 +19,7 @@ def _set(tree: Tree, path: str, mode: int) -> None:
 
 def set_mode(d: Draft) -> Item:
     before, mode = d.rng.sample(MODES, 2)
-    path = d.new_file(mode=before)
+    path = d.any_file(before)
 
     def effect(tree: Tree) -> None:
         _set(tree, path, mode)
@@ -49,11 +49,7 @@ def set_mode_of_kind(d: Draft) -> Item:
     def work(h: Hand) -> Steps:
         command = f"chmod {mode:o} {kind.glob}" if kind.glob else f"{kind.find} -exec chmod {mode:o} {{}} +"
         yield from h.shell(command, f"set {kind.short} to {mode:o}")
-        look = (
-            f"stat -c '%a %n' {kind.folder}/*.{kind.ext}"
-            if kind.folder
-            else f"find . -name '*.{kind.ext}' -perm {mode:o}"
-        )
+        look = f"find {kind.folder or '.'} -name '*.{kind.ext}' -perm {mode:o}"
         yield from h.check(look, risky=kind.glob is None)
 
     forms = (

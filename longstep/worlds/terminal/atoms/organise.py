@@ -44,7 +44,7 @@ def move_kind(d: Draft) -> Item:
 
 
 def move_file(d: Draft) -> Item:
-    source, target = d.new_file(), d.folder()
+    source, target = d.any_file(), d.folder()
 
     def effect(tree: Tree) -> None:
         if target not in tree.folders or target == folder_of(source):
@@ -59,7 +59,7 @@ def move_file(d: Draft) -> Item:
 
 
 def rename_file(d: Draft) -> Item:
-    source = d.new_file()
+    source = d.any_file()
     target = d.target(folder_of(source), d.rng.choice((source.rpartition(".")[2], d.ext())))
 
     def effect(tree: Tree) -> None:
@@ -67,14 +67,14 @@ def rename_file(d: Draft) -> Item:
 
     def work(h: Hand) -> Steps:
         yield from h.shell(f"mv {source} {target}", f"rename {source} to {target}", path=source)
-        yield from h.check(f"ls {folder_of(source)}")
+        yield from h.check(f"ls {folder_of(source) or '.'}")
 
     forms = ("Rename {a} to {b}", "Rename {a}: its new name is {b}", "Rename the file {a} to {b}")
     return Item(d.say(*forms, a=source, b=target), effect, work)
 
 
 def copy_file(d: Draft) -> Item:
-    source, target = d.new_file(), d.target()
+    source, target = d.any_file(), d.target()
 
     def effect(tree: Tree) -> None:
         tree.put(target, File(tree.text(source), mode=None))

@@ -1,5 +1,7 @@
 """A trail: each file gives a word and names the next, so that every step depends on the one before."""
 
+from itertools import pairwise
+
 from longstep.worlds.terminal.draft import Draft, Hand, Item, Steps
 from longstep.worlds.terminal.tree import Clash, File, Tree
 
@@ -53,11 +55,10 @@ def _lay(d: Draft, num_files: int) -> tuple[str, str, str]:
     folders = [d.new_folder() for _ in range(min(3, 1 + num_files // 4))]
     paths = [f"{d.rng.choice(folders)}/{d.name()}.{d.ext()}" for _ in range(num_files + 1)]
     marks = [d.word(), d.word()] if d.rng.random() < 0.5 else []
-    for i, path in enumerate(paths):
-        following = (
-            paths[d.rng.randrange(num_files)] if i == num_files else "".join(paths[i + 1 : i + 2][: i < num_files - 1])
-        )
+    next_of = dict(pairwise(paths[:num_files]))  # the last file of the trail names none
+    next_of[paths[-1]] = d.rng.choice(paths[:-1])
+    for path in paths:
         lines = [f"mark: {d.rng.choice(marks)}"] if marks else []
-        lines += [f"word: {d.word()}", f"next: {following}" if following else "end"]
+        lines += [f"word: {d.word()}", f"next: {next_of[path]}" if path in next_of else "end"]
         d.tree.put(path, File("\n".join(lines) + "\n"))
     return paths[0], marks[0] if marks else "", paths[-1]
