@@ -37,8 +37,6 @@ from longstep.chat.tokenizer import CLOSE, END_OF_MSG, OPEN, SEP, Tokenizer
 from longstep.errors import ChatError
 from longstep.messages import Effort, History, Message, System, ToolCall, ToolResult, ToolSpec, Turn, User
 
-CONTEXT, OWN, OUTPUT = 0, 1, 2  # kinds of token in a training sample
-
 
 class Segment(NamedTuple):
     """A piece of the prompt, tokenized by itself. `special`: the text is one control token's name."""
@@ -195,13 +193,9 @@ def _of_message(placed: _Placed, phrases: Phrases) -> list[Segment]:
                 )
             return _message(phrases.tools_body(tools_json(message.tools), new=True), *_system("tool-declare"))
         case ToolResult():
-            return [*_result_header(placed), *_ordinary(message.text), *_closed("message"), _END]
+            return _message(message.text, ("role", "tool"), ("tool", placed.tool), ("index", str(placed.number)))
         case Turn():
             return [*PREFIX, *written(message)]
-
-
-def _result_header(placed: _Placed) -> list[Segment]:
-    return _opened("message", ("role", "tool"), ("tool", placed.tool), ("index", str(placed.number)))
 
 
 def written(turn: Turn) -> list[Segment]:
@@ -291,24 +285,12 @@ class Encoder:
         the mask are what follows that prompt, <|end_of_msg|> included. Closing tags that the encoder adds to a turn
         that was cut are not the model's.
         """
-        tokens, kinds = self.encode_kinds(messages, tools, effort)
-        return tokens, [int(kind == OWN) for kind in kinds]
-
-    def encode_kinds(self, messages: History, tools: Sequence[ToolSpec], effort: Effort) -> tuple[list[int], list[int]]:
-        """(tokens, kind of each): OWN what the model writes, OUTPUT the text of tool results, CONTEXT the rest."""
         out = list(self._head(tools, effort))
-        kinds = [CONTEXT] * len(out)
-        num_end = len(self._tokens_of([*_closed("message"), _END]))
+        mask = [0] * len(out)
         for placed in _placed(messages):
-            num_own, num_added = self._append(out, placed)
-            if isinstance(placed.message, ToolResult):
-                num_header = len(self._tokens_of(_result_header(placed)))
-                num_output = len(out) - len(kinds) - num_header - num_end
-                kinds += [CONTEXT] * num_header + [OUTPUT] * num_output + [CONTEXT] * num_end
-            else:
-                num_context = len(out) - len(kinds) - num_own - num_added
-                kinds += [CONTEXT] * num_context + [OWN] * num_own + [CONTEXT] * num_added
-        return out, kinds
+            num_written, num_added = self._append(out, placed)
+            mask += [0] * (len(out) - len(mask) - num_written - num_added) + [1] * num_written + [0] * num_added
+        return out, mask
 
     def written(self, turn: Turn) -> tuple[Sequence[int], list[int]]:
         """(what the model wrote, what closes it). The sampled tokens if they are of this tokenizer; the second part

@@ -1,7 +1,5 @@
 """The prompt, byte for byte, and the prefix property on generated conversations."""
 
-from itertools import groupby
-
 import msgspec
 import pytest
 from conversations import ENCODER, TOKENIZER, histories, parse, specs, texts, turns
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from longstep.chat.model import ChatRequest
 from longstep.chat.phrases import Phrases
 from longstep.chat.tokenizer import SPECIALS
-from longstep.chat.xtml import OUTPUT, OWN, PREFIX, Encoder, Segment, ordinary_texts, segments, tools_json, written
+from longstep.chat.xtml import PREFIX, Encoder, Segment, ordinary_texts, segments, tools_json, written
 from longstep.errors import ChatError
 from longstep.messages import (
     EFFORTS,
@@ -284,18 +282,6 @@ def test_training_tokens_are_prompts_and_what_was_written(history, tools, effort
     assert mask == expected_mask
     whole = ENCODER.encode(ChatRequest(messages=history, tools=tuple(tools), effort=effort))
     assert whole == tokens + whole[-len(PREFIX) :]
-
-
-@given(histories(), st.sampled_from(EFFORTS))
-def test_kinds_mark_the_text_of_results(history, effort):
-    tokens, kinds = ENCODER.encode_kinds(history, (), effort)
-    assert len(tokens) == len(kinds)
-    assert [int(kind == OWN) for kind in kinds] == ENCODER.encode_training(history, (), effort)[1]
-    runs = [
-        [t for t, _ in run] for kind, run in groupby(zip(tokens, kinds, strict=True), lambda p: p[1]) if kind == OUTPUT
-    ]
-    results = [m.text for m in history if isinstance(m, ToolResult) and m.text]
-    assert sorted(TOKENIZER.decode(run) for run in runs) == sorted(results)
 
 
 @given(turns(sampled=False), st.data())
