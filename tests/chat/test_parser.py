@@ -3,17 +3,19 @@
 R-numbers are public bug reports of other K3 servers: facts of what models do write.
 """
 
+import asyncio
 import random
 from itertools import count
 
 import pytest
 from conversations import BYTE_TOKEN, ENCODER, TOKENIZER, bytewise, parse, texts, turns
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longstep.chat.model import ArgumentDelta, CallEnd, CallStart, TextDelta, ThinkDelta, TurnDone
+from longstep.chat.model import ArgumentDelta, CallEnd, CallStart, TextDelta, ThinkDelta, TurnDone, fold
 from longstep.chat.parser import Parser, random_call_id
 from longstep.chat.tokenizer import SPECIALS
+from longstep.errors import ChatError
 from longstep.messages import Text, Thinking, ToolCall, Turn
 
 SPECIAL_IDS = [TOKENIZER.special(s) for s in SPECIALS]
@@ -198,6 +200,10 @@ CASES = {
         [("think", "t1"), F, ("think", "t2"), F],
     ),
     "two bare calls in a row": (closed("think") + CALL_F + CALL_F + END, [F, F]),
+    "a bare call without its closer, then another": (
+        closed("think") + opened('call tool="f" index="1"') + ARG_S + CALL_F + END,
+        [F, F],
+    ),
     "a bare call, then tools": (closed("think") + CALL_F + opened("tools") + CALL_F + closed("tools") + END, [F, F]),
     "R43 white space between channels": (
         "t"
@@ -440,6 +446,18 @@ def test_tokens_after_the_end_are_ignored(end):
         parser.finish("end")
 
 
+def test_the_answer_that_is_not_streamed_is_the_stream_folded():
+    events, turn = parse(tokens("t" + closed("think") + opened("tools") + CALL_F + closed("tools") + END))
+
+    async def stream(events):
+        for event in events:
+            yield event
+
+    assert asyncio.run(fold(stream(events))) == turn
+    with pytest.raises(ChatError, match="without a finished turn"):
+        asyncio.run(fold(stream(events[:-1])))
+
+
 # --- any tokens at all ---
 
 
@@ -483,6 +501,7 @@ def test_any_tokens_end_in_one_turn(fragments, stop, allow_calls):
         assert not any(s in shown for s in SPECIALS if s.startswith("<|"))
 
 
+@settings(max_examples=25)
 @given(turns(sampled=False))
 def test_at_every_split_point(turn):
     """Cut after each token: what was shown only grows, and a sound call stays as it is."""
