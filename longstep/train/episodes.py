@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from longstep.agent.loop import Limits, run_episode
-from longstep.agent.run import FOLDER_TOOLS
 from longstep.chat.tokenizer import Tokenizer
 from longstep.chat.xtml import Encoder
 from longstep.errors import UserError
@@ -134,12 +133,10 @@ class EpisodeMaker:
 def offered(names: Sequence[str], rng: random.Random) -> tuple[str, ...]:
     """The tools that an episode declares: the task's own, and in 3 of 10 episodes others among them, in any order.
 
-    A model that has seen one list only would be lost with another, such as that of a user's folder.
+    A model that has seen one list only would be lost with another, such as one that a user names.
     """
     if rng.random() < 0.7:
         return tuple(names)
-    if set(names) <= set(FOLDER_TOOLS) and rng.random() < 0.5:
-        return FOLDER_TOOLS
     others = sorted(set(TOOLS) - set(names))
     chosen = [*names, *rng.sample(others, rng.randint(0, min(3, len(others))))]
     rng.shuffle(chosen)

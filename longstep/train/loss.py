@@ -60,5 +60,8 @@ def head_cross_entropy(hidden_TD: Tensor, head_VD: Tensor, target_T: Tensor, wei
 
     hidden_TD [T, D], head_VD [V, D], target_T int64 [T], weight_T [T] (fp32).
     """
+    if not hidden_TD.is_cuda:  # there it would wait for the device, and change shapes
+        counts_T = weight_T != 0
+        hidden_TD, target_T, weight_T = hidden_TD[counts_T], target_T[counts_T], weight_T[counts_T]
     loss: Tensor = _HeadCrossEntropy.apply(hidden_TD, head_VD, target_T, weight_T)  # type: ignore[no-untyped-call]
     return loss
