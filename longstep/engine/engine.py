@@ -112,9 +112,9 @@ class Engine:
             seq.tokens.append(token)
             seq.on_token(token, logprob)
             full = seq.num_generated >= seq.sampling.max_tokens or len(seq.tokens) >= self.max_tokens
-            if token == seq.stop_token or full:
+            if token in seq.stop_tokens or full:
                 self.scheduler.finish(seq, keep=True)
-                seq.on_stop("end" if token == seq.stop_token else "length")
+                seq.on_stop("end" if token in seq.stop_tokens else "length")
 
     def _reset(self, slot: int) -> None:
         old = self._cache_slots[slot]

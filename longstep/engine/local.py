@@ -10,7 +10,7 @@ import torch
 from longstep import checkpoint
 from longstep.chat.model import ChatRequest, Event, TurnDone
 from longstep.chat.parser import Parser
-from longstep.chat.tokenizer import END_OF_MSG, Tokenizer
+from longstep.chat.tokenizer import END_OF_MSG, EOS, Tokenizer
 from longstep.chat.xtml import Encoder
 from longstep.engine.engine import Engine
 from longstep.engine.scheduler import Sequence, Stop
@@ -30,7 +30,7 @@ class LocalModel:
         self.engine, self.tokenizer, self.name = engine, tokenizer, name
         self.context_tokens = engine.max_tokens
         self._encoder = Encoder(tokenizer)
-        self._stop_token = tokenizer.special(END_OF_MSG)
+        self._stop_tokens = frozenset((tokenizer.special(END_OF_MSG), tokenizer.special(EOS)))
 
     def count_tokens(self, request: ChatRequest) -> int:
         return len(self._encoder.encode(request))
@@ -49,7 +49,7 @@ class LocalModel:
         seq = Sequence(
             tokens=prompt,
             sampling=request.sampling,
-            stop_token=self._stop_token,
+            stop_tokens=self._stop_tokens,
             on_token=lambda token, _logprob: send(token),
             on_stop=send,
             on_error=send,

@@ -23,7 +23,7 @@ class Sequence:
 
     tokens: list[int]  # the prompt, then what was generated
     sampling: Sampling
-    stop_token: int
+    stop_tokens: frozenset[int]
     on_token: Callable[[int, float], None]  # token, log-probability
     on_stop: Callable[[Stop], None]
     on_error: Callable[[Exception], None]

@@ -37,7 +37,7 @@ def generate_all(engine: Engine, prompts: list[list[int]], **sampling: float) ->
             Sequence(
                 tokens=list(prompt),
                 sampling=Sampling(**{"max_tokens": 12, "seed": i, **sampling}),
-                stop_token=-1,
+                stop_tokens=frozenset(),
                 on_token=lambda token, _, i=i: out[i].append(token),
                 on_stop=lambda _, i=i: ended[i].set(),
                 on_error=lambda e, i=i: (errors.append(e), ended[i].set()),
@@ -117,7 +117,9 @@ def test_a_failing_model_is_told_and_the_engine_goes_on(model, monkeypatch):
     ended = threading.Event()
     monkeypatch.setattr(model, "logits", lambda _: (_ for _ in ()).throw(error))
     engine.submit(
-        Sequence([1, 2, 3], Sampling(), -1, lambda *_: None, lambda _: None, lambda e: (seen.append(e), ended.set()))
+        Sequence(
+            [1, 2, 3], Sampling(), frozenset(), lambda *_: None, lambda _: None, lambda e: (seen.append(e), ended.set())
+        )
     )
     assert ended.wait(60)
     assert seen == [error]
