@@ -297,15 +297,12 @@ class _Repair:
     def doc(self, m: Mutation) -> str:
         """The docstring nearest above a line, as far as it has been read."""
         lines = self.seen.lines.get(self.project.path, {})
-        end = next((n for n in range(m.line, 0, -1) if '"""' in lines.get(n, "")), 0)
-        start = end
-        while end and lines[end].count('"""') < 2 and lines.get(start, "").strip() in ("", '"""'):
-            start -= 1
-        while start > 1 and '"""' not in lines.get(start, '"""'):
-            start -= 1
-        return (
-            " ".join(lines.get(n, "").strip() for n in range(start, end + 1)).replace('"""', "").strip() if end else ""
-        )
+        marks = [n for n in range(m.line, 0, -1) if '"""' in lines.get(n, "")]
+        if not marks:
+            return ""
+        start = marks[0] if lines[marks[0]].count('"""') > 1 else marks[min(1, len(marks) - 1)]
+        text = " ".join(lines.get(n, "").strip() for n in range(start, marks[0] + 1))
+        return text.replace('"""', "").strip()
 
     def wrong_attempts(self) -> list[Mutation]:
         """Changes that do not help, in the function of the bug: mostly none."""

@@ -20,6 +20,7 @@ from longstep.worlds.base import Split
 from longstep.worlds.repair.mutate import KINDS, Mutation, View
 from longstep.worlds.repair.templates import Block, Filler, ModuleTemplate, Piece, draw_case, library, show
 
+NAMED_RESULTS = 0.1  # share of tests that keep a result in a variable before they look at it
 NUM_DRAWS = 14  # cases tried on clean and mutated code
 MAX_TRIES = 60
 LINE_WIDTH = 140  # of a test line
@@ -222,7 +223,7 @@ def build(seed: int, kind: str, split: Split) -> Project:
 
 def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Project | None:
     lib = library(split)
-    filler = Filler(rng, rng.choice(lib.domains))
+    filler = Filler(rng, rng.choice(lib.domains), vary=split == "train")
     package = filler.nouns["package"]
     piece = filler.piece(target)
     modules = _lay_out(rng, filler, lib.modules, target, piece)
@@ -243,6 +244,8 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
         return None
     num_others = rng.choice((0, 1, 1, 2))
     visible = [*others[:num_others], shows[0], *shows[2:3]]
+    if rng.random() < NAMED_RESULTS:
+        visible = [_with_name(case) for case in visible]
     if rng.random() < 0.6:
         rng.shuffle(visible)
     hidden = [shows[1], *shows[3:6], *others[num_others : num_others + 3]]
@@ -283,7 +286,7 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
         num_tests=num_tests,
         num_hidden=num_hidden,
         shows=tuple(visible + hidden),
-        raises=buggy.values(next(c for c in visible if c in shows)) is None,
+        raises=next(found for c in visible if (found := buggy.results(c)) != c.values) is None,
     )
 
 
@@ -394,6 +397,15 @@ def _try_cases(
         elif found is None or not any(" at 0x" in text for text in found):  # addresses change from run to run
             shows.append(case)
     return shows, others
+
+
+def _with_name(case: Case) -> Case:
+    """The same test, with `result = ...` on a line of its own."""
+    if case.statements or len(case.asserts) > 1:
+        return case
+    return Case(
+        names=case.names, statements=(f"result = {case.asserts[0]}",), asserts=("result",), values=case.values
+    )
 
 
 def _test_file(package: str, homes: Mapping[str, str], tests: list[tuple[str, list[Case]]]) -> tuple[str, int]:

@@ -236,11 +236,117 @@ _SLOT = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _CHOICE = re.compile(r"<<(?:([A-Z]):)?(.*?)>>(?!>)")
 
 
+# Training pieces are also varied after filling, so that a function is seldom seen twice: other names for what many
+# templates call the same (one row, one choice of column), other words for the same comparison.
+_SYNONYMS: tuple[dict[str, tuple[str, ...]], ...] = (
+    {"values": ("figures", "numbers", "data"), "value": ("figure", "number", "entry")},
+    {"total": ("amount", "whole", "acc")},
+    {"result": ("out", "output", "collected")},
+    {"words": ("terms", "tokens"), "word": ("term", "token")},
+    {"text": ("content", "phrase", "string")},
+    {"names": ("labels", "tags"), "name": ("label", "tag")},
+    {"limit": ("bound", "threshold", "cutoff", "border")},
+    {"grid": ("matrix", "cells", "field")},
+    {"readings": ("measures", "probes"), "reading": ("measure", "probe")},
+    {"entries": ("bookings", "postings"), "entry": ("booking", "posting")},
+    {"scores": ("marks", "grades"), "score": ("mark", "grade")},
+    {"table": ("mapping", "register")},
+    {"amounts": ("quantities", "portions"), "amount": ("quantity", "portion")},
+    {"best": ("top", "chosen", "winning")},
+    {"kept": ("picked", "remaining")},
+    {"people": ("persons", "visitors"), "person": ("human", "visitor")},
+    {"prices": ("costs", "rates"), "price": ("cost", "rate")},
+    {"lines": ("rows", "records"), "line": ("row", "record")},
+    {"low": ("bottom", "minimum"), "high": ("ceiling", "maximum")},
+    {"groups": ("bundles", "clusters"), "group": ("bundle", "cluster")},
+    {"events": ("changes", "moves"), "event": ("change", "move")},
+    {"found": ("hits", "matching")},
+)
+_PHRASES = (
+    (re.compile(r"(?<!no )(?<!not )\b(?:more|greater) than\b"), ("more than", "greater than", "above", "over")),
+    (re.compile(r"\b(?:less|smaller) than\b(?! \w+ (?:and|or) more)"), ("less than", "smaller than", "below", "under")),
+    (re.compile(r"\bat least\b"), ("at least", "no less than", "not less than")),
+    (re.compile(r"\bat most\b"), ("at most", "no more than", "not more than")),
+    (re.compile(r"\bReturn True if\b"), ("Return True if", "Tell whether", "Say whether", "Check that")),
+    (re.compile(r"\bAdd up\b"), ("Add up", "Sum", "Return the sum of")),
+    (re.compile(r"\bCount the\b"), ("Count the", "Return the number of")),
+    (re.compile(r"\bboth included\b"), ("both included", "inclusive", "ends included")),
+    (re.compile(r"\brounded down\b"), ("rounded down", "without the rest")),
+    (re.compile(r"\bstarting from zero\b"), ("starting from zero", "beginning with 0", "from zero on")),
+    (re.compile(r"\bignoring case\b"), ("ignoring case", "in any case of letters")),
+)
+
+
+_HINTS = {
+    "values": "list[int]",
+    "numbers": "list[int]",
+    "limit": "int",
+    "count": "int",
+    "number": "int",
+    "amount": "int",
+    "price": "int",
+    "width": "int",
+    "n": "int",
+    "text": "str",
+    "line": "str",
+    "word": "str",
+    "name": "str",
+    "words": "list[str]",
+    "lines": "list[str]",
+    "names": "list[str]",
+    "grid": "list[list[int]]",
+    "scores": "dict[str, int]",
+    "table": "dict[str, int]",
+}
+
+
+def _hinted(text: str) -> str:
+    """Type hints for parameters of well-known names."""
+
+    def hint(m: re.Match[str]) -> str:
+        names = [f"{p}: {_HINTS[p]}" if p in _HINTS else p for p in m[2].split(", ")]
+        return f"{m[1]}({', '.join(names)}):"
+
+    return re.sub(r"^( *def \w+)\((.*)\):$", hint, text, flags=re.M)
+
+
+def _open_docstrings(text: str) -> str:
+    """Docstrings of one line with their quotes on lines of their own."""
+    return re.sub(r'^( +)"""(.*)"""$', r'\1"""\n\1\2\n\1"""', text, flags=re.M)
+
+
+def _vary(rng: random.Random, text: str) -> Callable[[str], str]:
+    """Other names and words for one piece; `text` is all of it, so that no new name meets an old one."""
+    words = set(re.findall(r"\w+", text))
+    names: dict[str, str] = {}
+    for row in _SYNONYMS:
+        if words & row.keys() and rng.random() < 0.5 and not any(f".{old}" in text for old in row):
+            i = rng.randrange(min(map(len, row.values())))
+            chosen = {old: new[i] for old, new in row.items()}
+            if words.isdisjoint(chosen.values()) and not set(chosen.values()) & set(names.values()):
+                names |= chosen
+    renamed = re.compile(rf"(?<![.\w])({'|'.join(names)})\b") if names else None
+    phrases = [(pattern, rng.choice(options)) for pattern, options in _PHRASES]
+
+    def vary(text: str) -> str:
+        if renamed is not None:
+            text = renamed.sub(lambda m: names[m[1]], text)
+        parts = text.split('"""')
+        for i in range(1, len(parts), 2):
+            for pattern, new in phrases:
+                parts[i] = pattern.sub(new, parts[i])
+        return '"""'.join(parts)
+
+    return vary
+
+
 class Filler:
     """Fills slots from one domain: nouns stay the same in the whole project, coupled choices change per block."""
 
-    def __init__(self, rng: random.Random, domain: dict[str, tuple[str, ...]]):
+    def __init__(self, rng: random.Random, domain: dict[str, tuple[str, ...]], vary: bool = False):
         self.rng = rng
+        self.vary = vary
+        self.style = rng.choice((None, None, None, None, None, _hinted, _open_docstrings)) if vary else None
         self.nouns = {k: rng.choice(v) for k, v in domain.items()}
         for name in [k for k in domain if k not in ("item", "items") and len(domain[k]) > 1]:
             self.nouns[name + "2"] = rng.choice([v for v in domain[name] if v != self.nouns[name]])
@@ -277,11 +383,18 @@ class Filler:
     def piece(self, block: Block) -> Piece:
         render = self.renderer()
         main, helper = render(block.main), render(block.helper)
+        cases = tuple((tuple(map(render, s)), tuple(map(render, a))) for s, a in block.cases)
+        if self.vary:
+            if self.style is not None:
+                main, helper = self.style(main), self.style(helper)
+            vary = _vary(self.rng, " ".join((main, helper, *(x for s, a in cases for x in (*s, *a)))))
+            main, helper = vary(main), vary(helper)
+            cases = tuple((tuple(map(vary, s)), tuple(map(vary, a))) for s, a in cases)
         return Piece(
             imports=tuple(map(render, block.imports)),
             helper=helper,
             main=main,
-            cases=tuple((tuple(map(render, s)), tuple(map(render, a))) for s, a in block.cases),
+            cases=cases,
             helper_names=tuple(re.findall(r"^(?:def|class) (\w+)", helper, re.M)),
             main_names=tuple(re.findall(r"^(?:def|class) (\w+)", main, re.M)),
         )
