@@ -141,3 +141,4 @@ def test_schedule():
     assert factor(1000, 1.0) == 0.0
     assert factor(2000, 1.7) == 0.0, "past the end it stays at nothing"
     assert schedule(0, 0.0, warm_up_steps=0, decay=0.25) == 1.0
+    assert schedule(9, 1.01, warm_up_steps=0, decay=0.0) == 1.0, "no decay at all"
