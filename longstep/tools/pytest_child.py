@@ -201,11 +201,11 @@ class Report:
         return "\n".join(lines)
 
 
-def main(path: str) -> None:
-    """Run the tests at `path` of the current folder, print the report, end the process."""
+def report_on(path: str) -> tuple[str, int]:
+    """Run the tests at `path` of the current folder: (report, exit code of pytest). No tests: an empty report."""
     workspace = os.getcwd()
     sys.path.insert(0, workspace)
-    out = os.dup(1)
+    out, err = os.dup(1), os.dup(2)
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
@@ -218,16 +218,25 @@ def main(path: str) -> None:
         report = Report(workspace)
         gc.set_threshold(50_000)  # the collector took a third of the time of a small project
         code = int(pytest.main(arguments, plugins=[report]))
+        os.dup2(out, 1)
+        os.dup2(err, 2)
         text = report.text()
         if text is None:
             said.seek(0)
             words = said.read().decode("utf-8", "replace").replace(report.workspace, "").strip()
             nothing = code == pytest.ExitCode.NO_TESTS_COLLECTED or words.startswith("ERROR: not found: ")
             text = "" if nothing else f"pytest could not start\n{words}"
+    return text, code
+
+
+def main(path: str) -> None:
+    """Print the report on `path` and end the process: threads and exit handlers of the tests have no say."""
+    out = os.dup(1)  # tests can close the standard streams
+    text, code = report_on(path)
     data = f"{MARK}{text}{MARK}".encode("utf-8", "replace")
     while data:
         data = data[os.write(out, data) :]
-    os._exit(code)  # threads and exit handlers of the tests have no say
+    os._exit(code)
 
 
 def _run_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -250,22 +259,22 @@ def _run_request(request: dict[str, Any]) -> dict[str, Any]:
         finally:  # main does not return; if it raised, this copy of the server must not go on
             os._exit(70)
     os.close(writer)
-    output, deadline_s, code = b"", time.monotonic() + request["time_s"], 0
+    ended = os.pidfd_open(pid)
+    output, deadline_s, late = b"", time.monotonic() + request["time_s"], False
     while True:
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or not select.select([reader], [], [], left_s)[0]:
-            code = -1
-            break
-        data = os.read(reader, 1 << 16)
-        if not data:
+        ready = select.select([reader, ended], [], [], max(0.0, deadline_s - time.monotonic()))[0]
+        late = not ready
+        data = os.read(reader, 1 << 16) if reader in ready else b""
+        if not data:  # late, or at its end, or the child is and others hold the pipe open
             break
         output = (output + data)[: request["output_bytes"]]
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)  # whatever the tests have left running
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(reader)
+    os.close(ended)
     shutil.rmtree(scratch, ignore_errors=True)
-    exit_code = None if code < 0 else status if status >= 0 else 128 - status
+    exit_code = None if late else status if status >= 0 else 128 - status
     return {"exit_code": exit_code, "stdout": output.decode("utf-8", "replace")}
 
 

@@ -49,6 +49,8 @@ def _render(result: CommandResult, path: str, limits: Limits) -> ToolOutput:
 def run_pytest(sandbox: Sandbox, workspace: Path, path: str = ".") -> ToolOutput:
     """The tests at `path` of the workspace, for tools and verifiers. The text begins with PASSED exactly if all passed.
 
+    The code under test runs in the process that reports, as with any use of pytest: code written to deceive can forge
+    the report. A verifier that must not be deceived lets the code print values and compares them itself, outside.
     Raises ToolMistake for a path that is not there or leads outside.
     """
     target = _target(workspace, path)

@@ -1,6 +1,11 @@
 """run_tests: the report, golden; the fork server gives the same bytes as the sandbox."""
 
+import contextlib
 import fnmatch
+import gc
+import io
+import json
+import sys
 import time
 from pathlib import Path
 
@@ -8,7 +13,7 @@ import pytest
 
 from longstep.errors import SandboxError
 from longstep.sandbox.base import CommandResult, Limits
-from longstep.tools import TOOLS, run_tests, warm_tests
+from longstep.tools import TOOLS, pytest_child, run_tests, warm_tests
 from longstep.tools.base import ToolContext
 from longstep.tools.warm_tests import WarmTests
 
@@ -335,3 +340,81 @@ def test_a_report_with_broken_marks_is_no_report():
         output = run_tests.run_pytest(Prints(stdout), Path())
         assert (output.text, output.is_error) == ("pytest ended with exit 0 and no report\nwhy", True)
     assert not run_tests.run_pytest(Prints(f"{mark}PASSED 1 tests{mark}"), Path()).is_error
+
+
+# --- the same code in this process, where a debugger and coverage see it ----------------------------------------------
+
+
+@pytest.fixture
+def in_process(workspace, monkeypatch):
+    """Calls in the workspace; modules and settings that they leave behind are undone."""
+    known, threshold = set(sys.modules), gc.get_threshold()
+    monkeypatch.chdir(workspace)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(pytest_child, "TEST_CPU_S", 0.3)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def report_here(path: str) -> tuple[str, int]:
+    with (
+        open(2, "w", buffering=1, closefd=False) as stderr,
+        contextlib.redirect_stderr(stderr),
+    ):  # not the outer pytest's
+        return pytest_child.report_on(path)
+
+
+IN_PROCESS = [
+    *("two fail", "more than three fail", "code that cannot be parsed", "a missing name", "a broken conftest"),
+    *(
+        "skipped and expected to fail",
+        "a loop without end",
+        "code that exits when imported",
+        "no such test",
+        "no tests",
+    ),
+    *("an error whose text fails", "a config with sources elsewhere", "a test that ends the session"),
+]
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_report_in_this_process(name, workspace, in_process):
+    files, path, report = PROJECTS[name]
+    write(workspace, files)
+    text, _ = report_here(f"./{path}")
+    assert matches(text or f"no tests found under {path}", report.removeprefix("!")), text
+
+
+def test_a_config_that_pytest_refuses(workspace, in_process):
+    write(workspace, {"pytest.ini": "[pytest]\naddopts = --nosuch\n", "test_a.py": "def test_a(): pass\n"})
+    text, code = report_here(".")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert text.startswith("pytest could not start\nERROR: ")
+    assert "--nosuch" in text
+
+
+def test_the_server_in_this_process(workspace, in_process, monkeypatch, capsys):
+    write(workspace, {"test_a.py": "def test_a(): pass\n", "test_b.py": "import time\ndef test_b(): time.sleep(60)\n"})
+    request = {"workspace": str(workspace), "env": {}, "output_bytes": 1000, "rlimits": {}, "time_s": 30}
+    requests = [request | {"path": "test_a.py"}, request | {"path": "test_b.py", "time_s": 0.5}]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(r) + "\n" for r in requests)))
+    pytest_child.serve()
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    mark = pytest_child.MARK
+    assert answers == [
+        {"exit_code": 0, "stdout": f"{mark}PASSED 1 tests{mark}"},
+        {"exit_code": None, "stdout": ""},
+    ]
+
+
+def test_a_test_that_forks_does_not_hold_the_server(workspace, warm):
+    fork = "import os, time\ndef test_a():\n    if os.fork() == 0:\n        time.sleep(60)\n"
+    write(workspace, {"test_a.py": fork})
+    started_s = time.monotonic()
+    assert run_tests.run_pytest(warm, workspace).text == "PASSED 1 tests"
+    assert time.monotonic() - started_s < 20
