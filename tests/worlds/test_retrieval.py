@@ -216,6 +216,16 @@ def test_some_episodes_slip_and_recover(tmp_path: Path) -> None:
     assert any(re.search(r"That is .*, not it\.", text) for text in slipped)
 
 
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_where_the_search_misses_the_name_is_looked_for(effort: Effort, tmp_path: Path) -> None:
+    """One search in a thousand does not show the document: the first test seed where it happens."""
+    task = WORLD.task(T + 231, "reverse")
+    steps = run(task, tmp_path, effort).steps
+    assert not failed(task, tmp_path)
+    assert question_of(task).source not in steps[0][1][0].text
+    assert [name for move, _ in steps for name, _ in move.calls][:3] == ["search_docs", "find_text", "read_file"]
+
+
 # The verifier.
 
 ATTACKS = {

@@ -194,7 +194,7 @@ def _reverse(c: Collection, rng: random.Random) -> Question:
     what = f"the {relation.subject} whose {relation.label} is {name}"
     need = Need(
         what=what,
-        query=f"{relation.subject} {relation.label} {name}",
+        query=f"{relation.subject} {name}",
         path=entity.path,
         title=entity.title,
         value=name,
