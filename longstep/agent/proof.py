@@ -15,7 +15,6 @@ from pathlib import Path
 from longstep.agent.folders import Manifest, materialise
 from longstep.agent.journal import Blobs
 from longstep.sandbox.base import Sandbox
-from longstep.tools.function import ToolMistake
 from longstep.tools.run_tests import run_pytest
 from longstep.worlds.base import Check, Verdict
 
@@ -51,13 +50,7 @@ def _report(files: Manifest, blobs: Blobs, sandbox: Sandbox, targets: tuple[str,
     """pytest's report on each target, in a copy of `files` that is thrown away."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="verify-") as folder:
         materialise(files, blobs, Path(folder))
-        reports = []
-        for target in targets:
-            try:
-                reports.append(run_pytest(sandbox, Path(folder), target).text)
-            except ToolMistake as mistake:
-                reports.append(str(mistake))
-        return reports
+        return [run_pytest(sandbox, Path(folder), target).text for target in targets]
 
 
 def _num_tests(reports: list[str]) -> int:

@@ -139,7 +139,7 @@ class LiveView:
                 self._tail = f"{name} "
             case _:
                 return
-        self._status = f"{event.step:>3}  writing {fold_line(self._tail)[24 - self.console.width :]}"
+        self._status = f"{event.step:>3}  writing {fold_line(self._tail)[26 - self.console.width :]}"
 
     def _turn_taken(self, event: TurnTaken) -> None:
         turn = event.turn
