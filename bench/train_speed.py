@@ -176,7 +176,7 @@ def check_forms() -> None:
         None,
     )
     x = torch.randn(3, 320, 160, device=GPU)
-    s = torch.linalg.svdvals(torch.compile(newton_schulz, dynamic=False)(x.bfloat16()).float())
+    s = torch.linalg.svdvals(newton_schulz(x.bfloat16()).float())
     ok = bool((s > 0.5).all() and (s < 1.5).all())
     print(f"{'ok' if ok else 'OFF':>4}  newton_schulz          singular values {s.min():.2f} to {s.max():.2f}")
     if not ok:

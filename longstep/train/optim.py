@@ -28,10 +28,11 @@ def newton_schulz(x_Nmn: Tensor) -> Tensor:
     """The nearest orthogonal matrices, roughly: singular values between about 0.7 and 1.2. In the input's dtype."""
     tall = x_Nmn.size(-2) > x_Nmn.size(-1)
     x = x_Nmn.mT if tall else x_Nmn
-    x = x / (x.pow(2).sum((-2, -1), keepdim=True).sqrt() + 1e-7)
+    x = x / (x.float().pow(2).sum((-2, -1), keepdim=True).sqrt() + 1e-7).to(x.dtype)
     for _ in range(_STEPS):
         gram = x @ x.mT
-        x = _A * x + (_B * gram + _C * (gram @ gram)) @ x
+        inner = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)  # B G + C G^2
+        x = torch.baddbmm(x, inner, x, beta=_A)  # A x + (B G + C G^2) x
     return x.mT if tall else x
 
 
@@ -71,7 +72,6 @@ class Optimizer:
         self._second = {n: torch.zeros_like(p) for n, p in self._others}
         on_gpu = bool(self._all) and self._all[0].is_cuda
         self._ns_dtype = torch.bfloat16 if on_gpu else torch.float32
-        self._orthogonal = torch.compile(newton_schulz, dynamic=False) if on_gpu else newton_schulz
 
     def zero_grad(self) -> None:
         for p in self._all:
@@ -102,7 +102,7 @@ class Optimizer:
         torch._foreach_lerp_(momenta, gradients, 1 - self.cfg.momentum)
         ahead = torch._foreach_lerp(gradients, momenta, self.cfg.momentum)  # Nesterov
         batch = torch.cat([a.reshape(-1, *shape) for a in ahead]).to(self._ns_dtype)
-        update = self._orthogonal(batch).float() * (0.2 * math.sqrt(max(shape)))
+        update = newton_schulz(batch).float() * (0.2 * math.sqrt(max(shape)))
         sizes = [p.numel() // (shape[0] * shape[1]) for p in parameters]
         updates = [u.view_as(p) for u, p in zip(torch.split(update, sizes), parameters, strict=True)]
         torch._foreach_mul_(parameters, 1 - lr * self.cfg.weight_decay)
