@@ -146,7 +146,8 @@ class Optimizer:
 def schedule(step: int, progress: float, *, warm_up_steps: int, decay: float) -> float:
     """Warm-up, stable, decay: the factor on the learning rate in 0-based `step` at `progress` in [0, 1] of the run.
 
-    Rises linearly over `warm_up_steps`, falls as 1 - sqrt over the last share `decay` of the run, if any (arXiv 2405.18392).
+    Rises linearly over `warm_up_steps`, falls as 1 - sqrt over the last share `decay` of the run, if there is one
+    (arXiv 2405.18392).
     """
     factor = min(1.0, (step + 1) / warm_up_steps) if warm_up_steps else 1.0
     if decay and progress > 1 - decay:
