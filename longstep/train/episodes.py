@@ -124,7 +124,7 @@ class EpisodeMaker:
                     missed = ", ".join(c.name for c in verdict.checks if not c.passed)
                     return Made(job=job, family=task.family, failure=f"the expert failed: {missed}")
         specs = tuple(tool.spec for tool in tools.values())
-        tokens, kinds = encode_episode(self.encoder, episode.history, specs, job.effort)
+        tokens, kinds = encode_episode(self.encoder, episode.history, specs, job.effort, expert.slips)
         if tokens.size > self._max_document:
             return Made(job=job, family=task.family, failure=f"longer than {self._max_document} tokens")
         return Made(job=job, family=task.family, tokens=tokens, kinds=kinds, num_steps=episode.num_steps)
@@ -144,12 +144,21 @@ def offered(names: Sequence[str], rng: random.Random) -> tuple[str, ...]:
 
 
 def encode_episode(
-    encoder: Encoder, history: History, tools: Sequence[ToolSpec], effort: Effort
+    encoder: Encoder,
+    history: History,
+    tools: Sequence[ToolSpec],
+    effort: Effort,
+    slips: Sequence[int] = (),
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-    """Tokens and kinds: OWN is what the model writes, OUTPUT what stands between its turns, CONTEXT the rest."""
+    """Tokens and kinds: OWN is what the model writes, OUTPUT what stands between its turns, CONTEXT the rest.
+
+    The turns numbered in `slips` are context: read, never learnt.
+    """
     tokens, mask = encoder.encode_training(history, tools, effort)
     own = np.asarray(mask, bool)
     kinds = np.where(own, OWN, np.where(np.cumsum(own) > 0, OUTPUT, CONTEXT)).astype(np.uint8)
+    turn = np.cumsum(np.diff(own, prepend=False) & own) - 1  # each turn's own tokens stand in one run
+    kinds[own & np.isin(turn, list(slips))] = CONTEXT
     return np.asarray(tokens, np.uint16), kinds
 
 

@@ -64,11 +64,15 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """What an expert does next: think, then call tools or answer. Becomes one turn."""
+    """What an expert does next: think, then call tools or answer. Becomes one turn.
+
+    `slip` marks a mistake made on purpose, so that a model sees how to recover: shown in training, never taught.
+    """
 
     think: str = ""
     text: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    slip: bool = False
 
 
 # Yields moves, is sent the results of a move's calls in call order, ends with a move without calls.
@@ -114,6 +118,8 @@ class PolicyModel:
         self._policy = policy
         self._started = False
         self._num_calls = 0
+        self._num_turns = 0
+        self.slips: list[int] = []  # which turns, from 0, were slips
 
     def count_tokens(self, request: ChatRequest) -> int:
         return 0
@@ -129,6 +135,9 @@ class PolicyModel:
         except StopIteration:
             raise WorldError(f"{self.name}: asked for a move after its last one") from None
         self._started = True
+        if move.slip:
+            self.slips.append(self._num_turns)
+        self._num_turns += 1
         parts: list[Thinking | Text | ToolCall] = [Thinking(text=move.think)]
         if move.text or not move.calls:
             parts.append(Text(text=move.text))

@@ -120,8 +120,8 @@ class _Repair:
     def think(self, *options: str) -> str:
         return "" if self.effort == "low" else self.rng.choice(options)
 
-    def call(self, think: str, name: str, **arguments: Any) -> Step:
-        results = yield Move(think="" if self.effort == "low" else think, calls=((name, arguments),))
+    def call(self, think: str, name: str, slip: bool = False, **arguments: Any) -> Step:
+        results = yield Move(think="" if self.effort == "low" else think, calls=((name, arguments),), slip=slip)
         return results[0]
 
     def read(self, think: str, path: str, start: int, lines: int) -> Step:
@@ -231,7 +231,7 @@ class _Repair:
     def attempts(self, failure: Failure) -> Step:
         wrong = self.wrong_attempts()
         for m in wrong:
-            yield from self.edit(f"{self.walk(failure, m)}try {m.wrong} for {m.right}.", m.clean, m.buggy)
+            yield from self.edit(f"{self.walk(failure, m)}try {m.wrong} for {m.right}.", m.clean, m.buggy, slip=True)
             report = yield from self.check(failure)
             if report is None:
                 raise WorldError("repair: an attempt that should fail has passed")
@@ -270,7 +270,7 @@ class _Repair:
             result = yield from self.call("Run the tests again.", "run_tests")
         return first_failure(result.text)
 
-    def edit(self, think: str, old: tuple[str, ...], new: tuple[str, ...]) -> Step:
+    def edit(self, think: str, old: tuple[str, ...], new: tuple[str, ...], slip: bool = False) -> Step:
         """Replace lines; take in the line before as long as the text is not the only one in the file."""
         path = self.project.path
         numbers = sorted(self.seen.lines[path])
@@ -279,9 +279,8 @@ class _Repair:
         start = at
         while True:
             before = tuple(lines[n] for n in range(start, at))
-            result = yield from self.call(
-                think, "edit_file", path=path, old=edit_text((*before, *old)), new=edit_text((*before, *new))
-            )
+            old_text, new_text = edit_text((*before, *old)), edit_text((*before, *new))
+            result = yield from self.call(think, "edit_file", slip, path=path, old=old_text, new=new_text)
             if not result.is_error:
                 break
             start -= 1

@@ -55,7 +55,8 @@ def _find(need: Need, known: str, effort: Effort, slip: str | None, rng: random.
     quiet = effort == "low"
     think = _join(known, f"Need: {need.what}.")
     query = _slipped(need, slip, rng)
-    results = yield Move(think="" if quiet else think, calls=(("search_docs", {"query": query}),))
+    slipped = query != need.query
+    results = yield Move(think="" if quiet else think, calls=(("search_docs", {"query": query}),), slip=slipped)
     if query != need.query and need.path not in results[0].text:
         think = "None of these is it. Search again."
         results = yield Move(think="" if quiet else think, calls=(("search_docs", {"query": need.query}),))
@@ -72,7 +73,7 @@ def _find(need: Need, known: str, effort: Effort, slip: str | None, rng: random.
         other = _similar(results[0].text, need.path) if slip == "similar" else None
         if other is not None:
             first = "" if quiet else f"{other[0]} may be it."
-            yield Move(think=first, calls=(("read_file", {"path": other[0]}),))
+            yield Move(think=first, calls=(("read_file", {"path": other[0]}),), slip=True)
             think = f"That is {other[1]}, not it. {think}"
     yield Move(think="" if quiet else think, calls=(("read_file", {"path": need.path}),))
 

@@ -277,12 +277,12 @@ class Hand:
             wrong = command.replace(path, slip, 1) if path else early
             if slip != path and slip not in self._tree.files and slip not in self._tree.folders:
                 self._slips -= 1
-                yield from self._shell(wrong, thought, range(1, 256))
+                yield from self._shell(wrong, thought, range(1, 256), slip=True)
                 thought = f"that failed, the path is {path}" if path else "that failed, the folder must be made first"
         return (yield from self._shell(command, thought, ok))
 
-    def _shell(self, command: str, thought: str, ok: Iterable[int]) -> Reading:
-        (result,) = yield Move(think=self.think(thought), calls=(("shell", {"command": command}),))
+    def _shell(self, command: str, thought: str, ok: Iterable[int], slip: bool = False) -> Reading:
+        (result,) = yield Move(think=self.think(thought), calls=(("shell", {"command": command}),), slip=slip)
         head, _, rest = _without_note(result.text).partition("\n")
         if not head.startswith("exit ") or int(head.removeprefix("exit ")) not in ok:
             raise WorldError(f"the expert's command `{command}` ended with {result.text!r}")
