@@ -118,8 +118,10 @@ class _Run:
         self._left = _MAX_TRACED
 
     def text(self) -> str:
-        tests = [p for p in self._sources if p.startswith("tests/test_") and p.startswith(self._file)]
-        if not tests or any("/test_" in f"/{p}" and not p.startswith("tests/") for p in self._sources):
+        tests = [
+            p for p in self._sources if "/test_" in p and f"{p}/".startswith(f"{self._file}/" if self._file else "")
+        ]
+        if not tests:
             raise _NotPlain
         report = Report(self._root)
         for path, source in self._sources.items():

@@ -58,11 +58,12 @@ class Project:
     raises: bool  # whether the first visible failure is an exception of the program, not an assertion
 
     def fails_with(self, source: str) -> bool:
-        """Whether some test that the bug breaks is still broken with this text of the module."""
+        """Whether some test that the bug breaks is still broken with this text of the module, and every test ends."""
         modules = {_name(p): text for p, text in self.files.items() if p.startswith(self.package + "/")}
         modules[_name(self.path)] = source
         world = Namespaces(self.package, modules)
-        return any(world.values(c) != c.values for c in self.shows)
+        found = [world.values(case) for case in self.shows]
+        return found != [case.values for case in self.shows] and not world.endless
 
 
 def _name(path: str) -> str:
@@ -80,6 +81,7 @@ class Namespaces:
         self._package = package
         self._sources = sources
         self._made: dict[str, dict[str, Any]] = {}
+        self.endless = False  # whether some case did not end
         self._loops = any("while " in source for source in sources.values())
         self._builtins = vars(builtins) | {"__import__": self._import}
 
@@ -114,6 +116,9 @@ class Namespaces:
                 for statement in case.statements:
                     exec(statement, space)
                 return tuple(show(eval(e, space)) for e in case.asserts)
+        except _EndlessError:
+            self.endless = True
+            return None
         except Exception:
             return None
 
@@ -240,7 +245,7 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
     buggy = Namespaces(package, sources | {f"{package}.{home}": mutation.apply(source)})
 
     shows, others = _try_cases(rng, split, piece, tuple(homes), clean, buggy)
-    if len(shows) < 2:
+    if len(shows) < 2 or buggy.endless:  # a program without end would make every run of the tests wait for its limit
         return None
     num_others = rng.choice((0, 1, 1, 2))
     visible = [*others[:num_others], shows[0], *shows[2:3]]
@@ -403,9 +408,7 @@ def _with_name(case: Case) -> Case:
     """The same test, with `result = ...` on a line of its own."""
     if case.statements or len(case.asserts) > 1:
         return case
-    return Case(
-        names=case.names, statements=(f"result = {case.asserts[0]}",), asserts=("result",), values=case.values
-    )
+    return Case(names=case.names, statements=(f"result = {case.asserts[0]}",), asserts=("result",), values=case.values)
 
 
 def _test_file(package: str, homes: Mapping[str, str], tests: list[tuple[str, list[Case]]]) -> tuple[str, int]:
