@@ -269,7 +269,8 @@ def rlimits_script(limits: Limits) -> str:
     script = "".join(f"ulimit {key} {value}; " for key, value in wanted.items())
     num_processes = limits.num_processes + _num_counted_elsewhere()
     script += f"ulimit -u {num_processes} || ulimit -p {num_processes}"
-    # An error there says only that the limit was tighter already.
+    script += "; echo 1000 > /proc/self/oom_score_adj"  # a machine short of memory ends this first
+    # An error there says only that the limit was tighter already, or that the system has no such thing.
     return f"{{ {script}; }} 2>/dev/null; printf '\\036' >&2; "
 
 

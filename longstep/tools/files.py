@@ -4,7 +4,7 @@ import os
 
 from longstep.tools.base import ToolContext, ToolOutput
 from longstep.tools.function import ToolMistake, tool
-from longstep.tools.paths import files_below, inside, read_bytes, write_bytes
+from longstep.tools.paths import files_below, inside, open_inside, read_bytes, write_bytes
 from longstep.tools.slim import slim, slim_line
 
 MAX_LINES = 200  # of one read_file
@@ -22,19 +22,24 @@ def _lines(data: bytes) -> list[str]:
 @tool("list_files", "List a folder.", {}, {"path": "string"}, safe_to_repeat=True)
 def list_files(context: ToolContext, path: str = ".") -> ToolOutput:
     shown, real = inside(context.workspace, path)
-    folder = context.workspace / real
-    if not folder.is_dir():
-        what = "a file, not a folder. Use read_file" if folder.exists() else "no such folder. Use list_files of ."
-        raise ToolMistake(f"{shown}: {what}")
+    try:
+        folder = open_inside(context.workspace, real, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        raise ToolMistake(f"{shown}: no such folder. Use list_files of .") from None
+    except NotADirectoryError:
+        raise ToolMistake(f"{shown}: a file, not a folder. Use read_file") from None
     lines = []
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_symlink():
-                lines.append(f"{entry.name} -> {os.readlink(entry.path)}")
-            elif entry.is_dir():
-                lines.append(f"{entry.name}/")
-            else:
-                lines.append(f"{entry.name}  {entry.stat(follow_symlinks=False).st_size}")
+    try:
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.is_symlink():
+                    lines.append(f"{entry.name} -> {os.readlink(entry.name, dir_fd=folder)}")
+                elif entry.is_dir():
+                    lines.append(f"{entry.name}/")
+                else:
+                    lines.append(f"{entry.name}  {entry.stat(follow_symlinks=False).st_size}")
+    finally:
+        os.close(folder)
     return ToolOutput(text=slim("\n".join(lines)) if lines else "(empty)")
 
 

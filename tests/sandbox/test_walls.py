@@ -203,6 +203,11 @@ def test_memory_of_many_processes(sh):
     assert result.wall_s < 5
 
 
+def test_the_kernel_ends_a_command_before_us(sh):
+    assert sh("cat /proc/self/oom_score_adj; echo 0 > /proc/self/oom_score_adj").stdout == "1000\n"
+    assert sh("(echo 0 > /proc/self/oom_score_adj) 2>/dev/null; cat /proc/self/oom_score_adj").stdout == "1000\n"
+
+
 def test_shared_memory_counts_once(sh):
     """Five forks of a process with 60 MiB do not make 300."""
     script = "import os, time; x = bytearray(60 << 20); [os.fork() for _ in range(3)]; time.sleep(0.5)"
@@ -236,7 +241,7 @@ def test_number_of_files(sh, workspace):
 
 def test_folders_deeper_than_python_recurses(sh, sandbox, workspace):
     """A command may make them; the next command runs all the same."""
-    deep = "import os\nfor _ in range(1200):\n    os.mkdir('d'); os.chdir('d')"
+    deep = "import os\nfor _ in range(1100):\n    os.mkdir('d'); os.chdir('d')"
     assert sh(f'python -c "{deep}"').exit_code == 0
     (workspace / "new").write_text("ours\n")
     assert sh("echo more >> new; cat new").stdout == "ours\nmore\n"

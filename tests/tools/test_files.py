@@ -220,7 +220,7 @@ def test_find_in_more_than_can_be_read(ok, bad, workspace):
 def test_find_below_folders_deeper_than_python_recurses(ok, workspace):
     """Deep folders are not looked into; what is beside them is found."""
     folder = os.open(workspace, os.O_RDONLY)
-    for _ in range(1500):
+    for _ in range(1100):
         os.mkdir("d", dir_fd=folder)
         inner = os.open("d", os.O_RDONLY, dir_fd=folder)
         os.close(folder)

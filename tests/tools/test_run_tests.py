@@ -398,6 +398,7 @@ def test_a_config_that_pytest_refuses(workspace, in_process):
     assert "--nosuch" in text
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on threads, of which we start none
 def test_the_server_in_this_process(workspace, in_process, monkeypatch, capsys):
     write(workspace, {"test_a.py": "def test_a(): pass\n", "test_b.py": "import time\ndef test_b(): time.sleep(60)\n"})
     request = {"workspace": str(workspace), "env": {}, "output_bytes": 1000, "rlimits": {}, "time_s": 30}
