@@ -30,7 +30,7 @@ LEFT_OUT = frozenset({
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file by its content, or a link by where it leads."""
+    """A file by its content, or a link by where it leads. A file that cannot be read has neither."""
 
     hash: str = ""
     mode: int = 0o644
@@ -52,11 +52,13 @@ def _leads_outside(folder: Path, path: Path) -> bool:
     return os.path.isabs(target) or not path.resolve().is_relative_to(folder.resolve())
 
 
-def _walk(folder: Path, left_out: list[str]) -> Iterator[Path]:
+def _walk(folder: Path, left_out: list[str], must_read: bool = True) -> Iterator[Path]:
     """Folders, files and inner links below `folder`, sorted, each folder before what it holds."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
+        if not must_read:  # what an agent has shut is seen as empty
+            return
         raise UserError(f"{folder}: {error.strerror}; make it readable, or give another --workspace") from None
     for path in entries:
         if path.name in LEFT_OUT or path == runs_folder():
@@ -65,7 +67,7 @@ def _walk(folder: Path, left_out: list[str]) -> Iterator[Path]:
             yield path
         elif path.is_dir():
             yield path
-            yield from _walk(path, left_out)
+            yield from _walk(path, left_out, must_read)
         else:
             left_out.append(str(path))  # a pipe, socket or device
 
@@ -107,20 +109,25 @@ def copy_folder(source: Path, target: Path) -> Copied:
 def snapshot(folder: Path, blobs: Blobs) -> Manifest:
     """What the folder holds now; the bytes are kept in `blobs`."""
     found: Manifest = {}
-    for path in _walk(folder, []):
+    for path in _walk(folder, [], must_read=False):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
             found[name] = File(link=os.readlink(path))
         elif path.is_file():
-            # not synced: after a lost machine the user's own folder still has them
-            hashed = blobs.put(path.read_bytes(), sync=False)
-            found[name] = File(hash=hashed, mode=stat.S_IMODE(path.stat().st_mode) & 0o777)
+            mode = stat.S_IMODE(path.stat().st_mode) & 0o777
+            try:
+                # not synced: after a lost machine the user's own folder still has them
+                found[name] = File(hash=blobs.put(path.read_bytes(), sync=False), mode=mode)
+            except PermissionError:
+                found[name] = File(mode=mode)
     return found
 
 
 def materialise(files: Manifest, blobs: Blobs, folder: Path) -> None:
-    """Write the files of a manifest into `folder`, over what is there."""
+    """Write the files of a manifest that can be read into `folder`, over what is there."""
     for name, file in files.items():
+        if not file.hash and file.link is None:
+            continue
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if file.link is not None:
@@ -174,12 +181,12 @@ def _split(text: str) -> list[str]:
 
 
 def _text(file: File | None, blobs: Blobs) -> str | None:
-    """The file as text, '' if there is none, None if it is binary."""
+    """The file as text, '' if there is none, None if it is binary or cannot be read."""
     if file is None:
         return ""
     if file.link is not None:
         return f"link to {file.link}\n"
-    data = blobs.get(file.hash)
+    data = blobs.get(file.hash) if file.hash else b"\0"
     with suppress(UnicodeDecodeError):
         if b"\0" not in data:
             return data.decode()
@@ -205,6 +212,9 @@ def apply(found: Sequence[Change], source: Path, blobs: Blobs) -> None:
     outside = [c.path for c in found if c.new and c.new.link is not None and _is_outside(source, c.path, c.new.link)]
     if outside:
         raise UserError(f"{', '.join(outside)}: a link that leads out of {source}, so nothing was written")
+    shut = [c.path for c in found if c.new and not c.new.hash and c.new.link is None]
+    if shut:
+        raise UserError(f"{', '.join(shut)}: cannot be read any more, so nothing was written")
     staged: list[tuple[Path, Path]] = []
     try:
         for change in found:

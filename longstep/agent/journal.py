@@ -65,7 +65,7 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     tools: tuple[ToolSpec, ...]
     workspace: str  # the folder in which the tools act
     source: str | None = None  # the user's folder, of which `workspace` is a copy
-    files: str | None = None  # blob: the manifest of `workspace` at the start (`agent.folders`)
+    files: str = ""  # blob: the manifest of `workspace` at the start (`agent.folders`)
     world: str | None = None
     family: str | None = None
     seed: int | None = None

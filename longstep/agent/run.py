@@ -233,16 +233,16 @@ def _start_in(
 ) -> _Job:
     """Fill the run's folder up to its header."""
     workspace, blobs = folder / "workspace", Blobs(folder / "blobs")
-    files, notes = None, []
+    notes = []
     if world is not None and task is not None:
         workspace.mkdir()
         world.set_up(task, workspace)
+        manifest = folders.snapshot(workspace, blobs)
         instruction, names, max_steps = task.instruction, task.tools, task.max_steps
     else:
         assert source is not None, "a task without a world has a workspace"
         copied = folders.copy_folder(source, workspace)
         manifest = folders.snapshot(workspace, blobs)
-        files = blobs.put(msgspec.json.encode(manifest))
         instruction, names, max_steps = (ask.task or "").strip(), ask.tools or folder_tools(manifest), MAX_STEPS
         notes.append(f"works on a copy of {source} ({copied.num_files} files)")
         if copied.left_out:
@@ -260,7 +260,7 @@ def _start_in(
         tools=tuple(tool.spec for tool in tools.values()),
         workspace=str(workspace),
         source=str(source) if source is not None else None,
-        files=files,
+        files=blobs.put(msgspec.json.encode(manifest)),
         world=task.world if task is not None else None,
         family=task.family if task is not None else None,
         seed=task.seed if task is not None else None,
@@ -278,6 +278,8 @@ def _some(names: tuple[str, ...], limit: int = 6) -> str:
 def _resume(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> tuple[_Job, ChatModel]:
     folder = journal.run_folder(ask.resume or "")
     header = journal.read(folder / "journal.jsonl").header
+    if ask.apply and header.source is None:
+        raise UserError(f"run {header.run_id} is of a world and has no folder to write to; leave out --apply")
     if not Path(header.workspace).is_dir():
         raise UserError(f"run {header.run_id}: its folder {header.workspace} is gone, so it cannot go on")
     world = open_world(header.world) if header.world is not None else None
@@ -351,17 +353,17 @@ def _run(ask: Ask, job: _Job, model: ChatModel, view: LiveView | None) -> Outcom
 
 
 def _verify(job: _Job) -> tuple[Verdict, tuple[folders.Change, ...], tuple[str, ...]]:
-    """The verdict, what changed in the user's folder, and what a person should know besides."""
-    if job.world is not None and job.task is not None:
-        return job.world.verify(job.task, job.workspace, job.sandbox), (), ()
-    assert job.header.files is not None, "a run on a folder has its manifest"
+    """The verdict, what changed in the workspace, and what a person should know besides."""
     blobs = job.journal.blobs
     before = msgspec.json.decode(blobs.get(job.header.files), type=folders.Manifest)
     after = folders.snapshot(job.workspace, blobs)
+    found = folders.changes(before, after)
+    if job.world is not None and job.task is not None:
+        return job.world.verify(job.task, job.workspace, job.sandbox), found, ()
     verdict = verify_folder(job.header.task, before, after, blobs, job.sandbox, job.folder)
     touched = changed_tests(before, after)
     remarks = (f"the agent changed {_some(touched)}; the verdict is by the tests as they were",) if touched else ()
-    return verdict, folders.changes(before, after), remarks
+    return verdict, found, remarks
 
 
 def _sentence(episode: Episode, verdict: Verdict, job: _Job) -> str:
@@ -426,7 +428,7 @@ def _show_outcome(console: Console, job: _Job, outcome: Outcome) -> None:
     _say(console, outcome.sentence, style)
     if outcome.applied:
         _say(console, f"written to {job.header.source}", "bold green")
-    elif outcome.diff:
+    elif outcome.diff and job.header.source is not None:
         _say(
             console, f"to write the changes to {job.header.source}: longstep run --resume {outcome.run_id} --apply", ""
         )

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,32 @@ def test_a_failed_write_leaves_the_folder_as_it_was(source, blobs, tmp_path):
         apply(changes(before, snapshot(copy, blobs)), source, blobs)
     assert _tree(source) == kept
     assert not list(source.rglob("*.longstep"))
+
+
+def test_what_cannot_be_read_is_seen_and_not_written_back(blobs):
+    """As a user who is not root: an agent may have shut a file or a folder."""
+    source = Path(tempfile.mkdtemp(prefix="longstep-test-"))
+    try:
+        (source / "folder").mkdir()
+        for name in ("a.txt", "folder/b.txt"):
+            (source / name).write_text("text\n")
+        before = snapshot(source, blobs)
+        (source / "a.txt").chmod(0)
+        (source / "folder").chmod(0)
+        source.chmod(0o755)
+        user = os.geteuid()
+        os.seteuid(user or 65534)
+        try:
+            after = snapshot(source, blobs)
+        finally:
+            os.seteuid(user)
+        assert after == {"a.txt": folders.File(mode=0)}
+        found = changes(before, after)
+        assert "mode of a.txt: 644 -> 0\nbinary file a.txt differs" in unified(found, blobs)
+        (source / "folder").chmod(0o755)
+        with pytest.raises(UserError, match=r"a\.txt: cannot be read any more"):
+            apply(found, source, blobs)
+        assert (source / "folder/b.txt").exists()
+    finally:
+        (source / "folder").chmod(0o755)
+        shutil.rmtree(source)

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,8 @@ def test_an_expert_is_proved_and_doing_nothing_is_not(name):
 def test_what_is_shown_is_plain_where_there_is_no_terminal():
     _, shown = run(Ask(world="tiny", seed=3), expert("tiny", 3))
     lines = shown.splitlines()
+    assert "+++ b/omega.txt" in lines
+    assert "to write the changes" not in shown, "a world's folder is nobody's"
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", shown)
     assert max(len(line) for line in lines if not line.startswith("files:")) <= 100
     assert lines[0].startswith("run 2")
@@ -126,6 +129,15 @@ def test_json_is_one_object_and_nothing_else():
     assert [check["passed"] for check in said["checks"]] == [True] * 3
     assert said["run_id"] == outcome.run_id
     assert set(said["usage"]) == {"fresh_input", "cache_read", "cache_write", "output", "reasoning"}
+
+
+def test_a_world_s_run_has_nothing_to_apply_to_and_needs_its_folder():
+    outcome, _ = run(Ask(world="tiny", seed=3), expert("tiny", 3))
+    with pytest.raises(UserError, match="is of a world and has no folder to write to"):
+        run(Ask(resume=outcome.run_id, apply=True), expert("tiny", 3))
+    shutil.rmtree(journal.run_folder(outcome.run_id) / "workspace")
+    with pytest.raises(UserError, match="workspace is gone, so it cannot go on"):
+        run(Ask(resume=outcome.run_id), expert("tiny", 3))
 
 
 def test_out_of_steps_says_how_to_go_on():
