@@ -77,11 +77,11 @@ def experts(
     linear_beta: float = 25.0,
 ) -> Tensor:
     E = w13_EFL.shape[0]
-    expert_M, order_M = idx_NK.flatten().to(torch.int16).sort(stable=True)  # 16 bits: half the passes of a radix sort
+    order_M = idx_NK.flatten().to(torch.int16).argsort(stable=True)  # 16 bits: half the passes of a radix sort
     place_NK = torch.empty_like(order_M).scatter_(0, order_M, torch.arange(order_M.numel(), device=order_M.device))
     place_NK = place_NK.view(idx_NK.shape)
-    experts_E = torch.arange(E, device=z_NL.device, dtype=torch.int16)
-    end_E = torch.searchsorted(expert_M, experts_E, right=True).to(torch.int32)
+    load_E = (idx_NK[..., None] == torch.arange(E, device=z_NL.device)).sum((0, 1))
+    end_E = load_E.cumsum(0).to(torch.int32)
 
     x_ML = _Dispatch.apply(z_NL, order_M, place_NK)  # type: ignore[no-untyped-call]
     gate_up_MF = functional.grouped_mm(x_ML, w13_EFL.to(z_NL.dtype).mT, offs=end_E)
