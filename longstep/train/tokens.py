@@ -1,8 +1,7 @@
 """A corpus as token shards: its text, or repairs of bugs that are put into its functions.
 
-A text document is its tokens and [EOS]. A repair is one exchange in the form of an episode (see
-`worlds.repair.function_repairs`): the function as `read_file` shows it, then the edit that mends it; only the edit is
-the model's own.
+A text document is its tokens and [EOS]. A repair is a short conversation in the form of an episode: the function as
+`read_file` shows it, then the thought and the edit that mend it (`worlds.repair.function_repairs`).
 """
 
 import multiprocessing
@@ -17,9 +16,11 @@ from rich.console import Console
 
 from longstep.chat.tokenizer import EOS, Tokenizer
 from longstep.chat.xtml import Encoder
+from longstep.messages import EFFORTS, Thinking, ToolCall, ToolResult, Turn, User
 from longstep.train.corpus import documents
 from longstep.train.episodes import encode_episode
 from longstep.train.pack import ShardWriter
+from longstep.worlds.repair.function_repairs import function_repairs
 
 _CHUNK = 64  # documents that a worker takes at once
 
@@ -44,10 +45,19 @@ def _encode(chunk: list[str]) -> list[Encoded]:
 
 
 def _repairs_of(text: str) -> Iterator[Encoded]:
-    from longstep.worlds.repair.function_repairs import function_repairs
-
-    for history, tools in function_repairs(text, random.Random(text)):
-        yield encode_episode(_encoder, history, tools, "high")
+    for number, repair in enumerate(function_repairs(text, random.Random(text))):
+        effort = EFFORTS[number % len(EFFORTS)]
+        path, start = "code.py", int(repair.listing.partition("|")[0])
+        read = ToolCall(id="read", name="read_file", arguments={"path": path, "start": start})
+        edit = ToolCall(id="edit", name="edit_file", arguments={"path": path, "old": repair.old, "new": repair.new})
+        think = "" if effort == "low" else repair.think
+        history = (
+            User(text=f"Fix the bug in {path}, line {start} on."),
+            Turn(parts=(read,), stop="calls"),
+            ToolResult(call_id="read", name="read_file", text=repair.listing),
+            Turn(parts=(Thinking(text=think), edit), stop="calls"),
+        )
+        yield encode_episode(_encoder, history, (), effort)
 
 
 def write_tokens(

@@ -12,7 +12,7 @@ from typing import Any
 from longstep.errors import WorldError
 from longstep.messages import Effort, ToolResult
 from longstep.worlds.base import Move, Policy
-from longstep.worlds.repair.explain import clause
+from longstep.worlds.repair.explain import clause, is_code
 from longstep.worlds.repair.mutate import KINDS, Mutation, View, edit_text
 from longstep.worlds.repair.project import Project, definition_of
 
@@ -255,7 +255,7 @@ class _Repair:
         if failure.in_code and failure.path == self.project.path and failure.line == m.line:
             return f"Line {m.line}: "
         start = next((n for n in range(m.line, 0, -1) if re.match(r"def |class ", lines.get(n, ""))), m.line)
-        passed = [n for n in range(start + 1, m.line) if n in lines and _is_code(lines[n])]
+        passed = [n for n in range(start + 1, m.line) if n in lines and is_code(lines[n])]
         said = ""
         if self.effort == "max" and (doc := self.doc(m)):
             said = f"It says: {doc} "
@@ -333,8 +333,3 @@ def _called(line: str, functions: frozenset[str]) -> tuple[str, str]:
             return name, ""
     method = re.match(r"(?:assert )?([a-z]\w*)\.\w+", line.strip())
     return "", method[1] if method else ""
-
-
-def _is_code(line: str) -> bool:
-    text = line.strip()
-    return bool(text) and not text.startswith(("def ", "class ", '"""', "#"))

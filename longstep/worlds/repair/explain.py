@@ -108,3 +108,9 @@ def clause(kind: str, wrong: str, right: str, doc: str) -> str:
     if kind == "inverted_condition":
         return "the condition is the wrong way round"
     return f"{said}: {right}, not {wrong}" if said else f"{right}, not {wrong}"
+
+
+def is_code(line: str) -> bool:
+    """Whether a line is looked at when code is read line by line."""
+    text = line.strip()
+    return bool(text) and not text.startswith(("def ", "class ", '"""', "#"))
