@@ -177,14 +177,6 @@ def _prefetched(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
         thread.join()
 
 
-def _sum_gradients(model: Model) -> None:
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    flat = torch.cat([g.flatten() for g in gradients])
-    dist.all_reduce(flat)
-    for gradient, total in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
-        gradient.copy_(total.view_as(gradient))
-
-
 class Trainer:
     """A model, its optimizer and its place in the data. `update` is one step; `train` is the loop around it."""
 
@@ -214,6 +206,7 @@ class Trainer:
         self.optimizer = Optimizer(self.model.named_parameters(), cfg.optim)
         self.step, self.tokens, self.loss = 0, 0, float("nan")
         self.restarted_at = 0  # the step from which the warm-up counts
+        self.bad_steps, self.bad_in_a_row = (torch.zeros((), device=device) for _ in range(2))
         if state is not None:
             prefix = "optimizer."
             tensors = {n.removeprefix(prefix): t for n, t in state.tensors.items() if n.startswith(prefix)}
@@ -266,7 +259,10 @@ class Trainer:
         }
 
     def update(self, batch: Batch, lr: float) -> tuple[Tensor, Tensor, Tensor]:
-        """One optimizer step. Returns (mean loss, gradient norm, max/mean load by layer); skips it if not finite."""
+        """One optimizer step, skipped if the gradient is not finite. Nothing here waits for the device.
+
+        Returns mean loss, gradient norm and max/mean load by layer, on the device.
+        """
         batch = batch.to(self.device, max_documents=self.packer.max_documents)
         total = batch.weight_T.sum()
         if self.num_processes > 1:
@@ -276,14 +272,16 @@ class Trainer:
         loss = loss_sum / total.clamp(min=1e-9)
         loss.backward()  # type: ignore[no-untyped-call]
         loss = loss.detach()
+        gradient = self.optimizer.collect()
         if self.num_processes > 1:
-            _sum_gradients(self.model)
+            dist.all_reduce(gradient)
             dist.all_reduce(loss)
-        norm = self.optimizer.clip()
+        norm, finite = self.optimizer.clip(gradient)
         ratios = rebalance(self.model)
-        if bool(torch.isfinite(norm)):
-            self.optimizer.step(lr)
+        self.optimizer.step(lr, finite)
         self.optimizer.zero_grad()
+        self.bad_steps += 1 - finite
+        self.bad_in_a_row = (self.bad_in_a_row + 1) * (1 - finite)
         return loss, norm, ratios
 
     def save(self) -> None:
@@ -332,8 +330,7 @@ def _run(
     saved_s = reported_s = time.monotonic()
     first_step = reported_step = trainer.step
     losses: list[Tensor] = []
-    bad_steps = bad_in_a_row = 0
-    tokens_per_s, ratio = 0.0, 1.0
+    bad_steps, tokens_per_s, ratio = 0, 0.0, 1.0
     update_tokens = cfg.batch_tokens * trainer.num_processes
 
     def why_stop() -> Literal["steps", "time", "signal"] | None:
@@ -355,17 +352,17 @@ def _run(
         loss, norm, ratios = trainer.update(next(batches), cfg.optim.lr * factor)
         trainer.step += 1
         trainer.tokens += update_tokens
-        bad_in_a_row = 0 if bool(torch.isfinite(norm)) else bad_in_a_row + 1
-        bad_steps += bad_in_a_row > 0
-        if bad_in_a_row >= _MAX_BAD_STEPS:
-            raise LongstepError(
-                f"training stopped at step {trainer.step}: the gradient was not finite in {bad_in_a_row} updates in a "
-                f"row; the checkpoint in {trainer.folder} is from before: resume it with a lower --lr"
-            )
         losses.append(loss)
-        now_s = time.monotonic()
         if trainer.step % cfg.report_steps == 0 or trainer.step == first_step + 1:
-            trainer.loss = float(torch.stack(losses).nanmean())
+            trainer.loss = float(torch.stack(losses).nanmean())  # waits for the device
+            bad_steps = int(trainer.bad_steps)
+            if trainer.bad_in_a_row >= _MAX_BAD_STEPS:
+                raise LongstepError(
+                    f"training stopped at step {trainer.step}: the gradient was not finite in "
+                    f"{int(trainer.bad_in_a_row)} updates in a row; the checkpoint in {trainer.folder}, if any, is "
+                    f"from before: resume it with a lower --lr"
+                )
+            now_s = time.monotonic()
             ratio = float(ratios.max())
             tokens_per_s = update_tokens * (trainer.step - reported_step) / (now_s - reported_s)
             left_s = _left_s(trainer, limit_s, now_s - started_s, tokens_per_s)
@@ -382,9 +379,10 @@ def _run(
             }
             _report(trainer, console, line, left_s)
             losses, reported_s, reported_step = [], now_s, trainer.step
-        if now_s - saved_s >= 60 * cfg.save_minutes:
+        if time.monotonic() - saved_s >= 60 * cfg.save_minutes and not trainer.bad_in_a_row:
             trainer.save()
             saved_s = time.monotonic()
+    bad_steps = int(trainer.bad_steps)
     if losses:
         trainer.loss = float(torch.stack(losses).nanmean())
     trainer.save()

@@ -78,21 +78,34 @@ class Optimizer:
             p.grad = None
 
     @torch.no_grad()
-    def clip(self) -> Tensor:
-        """Scale all gradients so that their global norm is at most `clip`. Returns the norm before, a scalar tensor."""
-        gradients = [p.grad for p in self._all if p.grad is not None]
-        norm = torch.stack(torch._foreach_norm(gradients)).pow(2).sum().sqrt()
-        torch._foreach_mul_(gradients, (self.cfg.clip / (norm + 1e-6)).clamp(max=1.0))
-        return norm
+    def collect(self) -> Tensor:
+        """All gradients in one flat tensor; each `.grad` becomes a view of it."""
+        having = [p for p in self._all if p.grad is not None]
+        flat = torch.cat([p.grad.flatten() for p in having if p.grad is not None])
+        for p, gradient in zip(having, torch.split(flat, [p.numel() for p in having]), strict=True):
+            p.grad = gradient.view_as(p)
+        return flat
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
-        self.num_steps += 1
-        for shape, group in self._matrix_groups.items():
-            self._muon(shape, group, lr)
-        self._adamw(lr)
+    def clip(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale the collected gradients so that their norm is at most `clip`. Returns the norm before, and 1.0 or 0.0:
+        whether it is finite. If not, the gradients are set to 0. Nothing waits for the device."""
+        norm = flat.pow(2).sum().sqrt()
+        finite = torch.isfinite(norm)
+        scale = torch.where(finite, (self.cfg.clip / (norm + 1e-6)).clamp(max=1.0), 0.0)
+        flat.nan_to_num_(0.0, 0.0, 0.0).mul_(scale)
+        return norm, finite.to(flat.dtype)
 
-    def _muon(self, shape: tuple[int, ...], group: list[tuple[str, nn.Parameter]], lr: float) -> None:
+    @torch.no_grad()
+    def step(self, lr: float, finite: Tensor | None = None) -> None:
+        """One update. Where `finite` (as `clip` gives it) is 0 the weights stay as they are."""
+        self.num_steps += 1
+        rate = torch.tensor(lr, device=self._all[0].device) if finite is None else lr * finite
+        for shape, group in self._matrix_groups.items():
+            self._muon(shape, group, rate)
+        self._adamw(rate)
+
+    def _muon(self, shape: tuple[int, ...], group: list[tuple[str, nn.Parameter]], rate: Tensor) -> None:
         group = [(n, p) for n, p in group if p.grad is not None]
         if not group:
             return
@@ -105,10 +118,10 @@ class Optimizer:
         update = newton_schulz(batch).float() * (0.2 * math.sqrt(max(shape)))
         sizes = [p.numel() // (shape[0] * shape[1]) for p in parameters]
         updates = [u.view_as(p) for u, p in zip(torch.split(update, sizes), parameters, strict=True)]
-        torch._foreach_mul_(parameters, 1 - lr * self.cfg.weight_decay)
-        torch._foreach_add_(parameters, updates, alpha=-lr)
+        torch._foreach_mul_(parameters, 1 - rate * self.cfg.weight_decay)
+        torch._foreach_sub_(parameters, torch._foreach_mul(updates, rate))
 
-    def _adamw(self, lr: float) -> None:
+    def _adamw(self, rate: Tensor) -> None:
         others = [(n, p) for n, p in self._others if p.grad is not None]
         if not others:
             return
@@ -122,7 +135,8 @@ class Optimizer:
         scale = torch._foreach_sqrt(second)
         torch._foreach_div_(scale, math.sqrt(1 - cfg.beta2**t))
         torch._foreach_add_(scale, cfg.eps)
-        torch._foreach_addcdiv_(parameters, first, scale, value=-lr / (1 - cfg.beta1**t))
+        updates = torch._foreach_div(first, scale)
+        torch._foreach_sub_(parameters, torch._foreach_mul(updates, rate / (1 - cfg.beta1**t)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every tensor of the state by name; `num_steps` as a scalar."""

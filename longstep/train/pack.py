@@ -187,13 +187,13 @@ class Packer:
         output_weight: float = 0.0,
         max_documents: int | None = None,
     ):
-        """`max_documents` per batch, padding included; without it, one for every 128 tokens."""
+        """`max_documents` per batch, padding included; without it, one for every 256 tokens."""
         if max_document > batch_tokens:
             raise UserError(f"rows of {max_document} tokens do not fit a batch of {batch_tokens}; raise the batch")
         self.sources = [Shards(s.folder) for s in sources]
         self._options = list(sources)
         self.batch_tokens, self._max_document, self._seed = batch_tokens, max_document, seed
-        self.max_documents = max_documents or max(8, batch_tokens // 128)
+        self.max_documents = max_documents or max(8, batch_tokens // 256)
         self._weights = np.array([0.0, 1.0, output_weight], np.float32)
         tokenizers = {s.tokenizer for s in self.sources}
         if len(tokenizers) > 1:

@@ -164,7 +164,7 @@ def _both_halves(data: Path, out: Path) -> dict[str, torch.Tensor]:
                 layer.balance_bias_E.copy_(bias)
         for layer, *biases in zip(loop_moe(model), *proposals, strict=True):
             layer.balance_bias_E.copy_(sum(biases) / 2)
-        trainer.optimizer.clip()
+        trainer.optimizer.clip(trainer.optimizer.collect())
         factor = loop.schedule(step, step / 2, warm_up_steps=2, decay=0.3)
         trainer.optimizer.step(trainer.cfg.optim.lr * factor)
         trainer.optimizer.zero_grad()

@@ -82,12 +82,33 @@ def test_clip_bounds_the_norm():
     optimizer = Optimizer(parameters, OptimConfig(clip=1.0))
     for _, p in parameters:
         p.grad = torch.full_like(p, 2.0)
-    assert float(optimizer.clip()) == pytest.approx(2 * 67**0.5)
+    norm, finite = optimizer.clip(optimizer.collect())
+    assert float(norm) == pytest.approx(2 * 67**0.5)
+    assert float(finite) == 1.0
     assert sum(float(p.grad.pow(2).sum()) for _, p in parameters) == pytest.approx(1.0, rel=1e-3)
     for _, p in parameters:
         p.grad = torch.full_like(p, 1e-3)
-    optimizer.clip()
+    optimizer.clip(optimizer.collect())
     assert float(parameters[0][1].grad[0]) == pytest.approx(1e-3), "a small gradient is left alone"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_moves_nothing(bad):
+    torch.manual_seed(0)
+    parameters = [("x.bias", nn.Parameter(torch.ones(3))), ("x.weight", nn.Parameter(torch.randn(8, 8)))]
+    optimizer = Optimizer(parameters, OptimConfig())
+    for value in (1.0, bad):  # the momentum of a good step is there when the bad one comes
+        before = [p.detach().clone() for _, p in parameters]
+        for _, p in parameters:
+            p.grad = torch.ones_like(p)
+        parameters[0][1].grad[1] = value
+        norm, finite = optimizer.clip(optimizer.collect())
+        optimizer.step(0.1, finite)
+    assert not torch.isfinite(norm)
+    assert float(finite) == 0.0
+    for (_, p), old in zip(parameters, before, strict=True):
+        assert torch.equal(p, old)
+    assert all(torch.isfinite(t).all() for t in optimizer.state_dict().values())
 
 
 def test_who_trains_what_in_the_network():
