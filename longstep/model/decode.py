@@ -1,9 +1,10 @@
-"""The network arranged for decoding on a CPU: one token of each of a few cached sequences per step, in fp32.
+"""The network arranged for decoding on a CPU: one token of each of a few cached sequences per step.
 
 `prepare(model)` moves the weights into one block of memory, those that read the same input side by side, and gives the
 model a `Decoder`, which `Model.forward` uses for single tokens of cached sequences. The model's own parameters become
-views of that block: their values, and all its other forms, stay as they are. It computes what layers.py computes, with fewer
-and larger products and nothing copied; a test sets the two beside each other. Prepare again after a change of weights.
+views of that block: their values, and all its other forms, stay as they are. It computes what layers.py computes, with
+fewer and larger products and nothing copied, in the weights' dtype (fp32; float64 to set the two beside each other in a
+test). Prepare again after a change of weights.
 
 B sequences, D model, J sources of a mix, E experts, L expert latent, other letters as in layers.py.
 """
@@ -12,7 +13,7 @@ import mmap
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from longstep.model.cache import Cache
 from longstep.model.layers import KDA, MLA, MLP, LatentMoE, Layer, Mix
@@ -21,45 +22,50 @@ from longstep.ops import index
 
 HUGE_PAGE = 2**21  # bytes
 FEW = 2  # sequences up to which each reads its experts by itself
-EMPTY = torch.empty(0)
 
 
 def prepare(model: Model) -> None:
-    """Give `model` its decoder. It must be on the CPU and in fp32."""
+    """Give `model` its decoder. It must be on the CPU, all of it in fp32 (or float64)."""
+    dtype = model.embed.weight.dtype
     for name, p in model.named_parameters():
-        assert p.dtype == torch.float32 and p.device.type == "cpu", f"{name} is {p.dtype} on {p.device}: decode in fp32"
-    arena = _Arena(sum(p.numel() for p in model.parameters()) + 64 * len(list(model.parameters())))
-    model.decoder = Decoder(model, arena)
+        assert p.device.type == "cpu", f"{name} is on {p.device}; the decoder runs on the CPU"
+        assert p.dtype == dtype in (torch.float32, torch.float64), f"{name} is {p.dtype}; the decoder takes fp32"
+    parameters = list(model.parameters())
+    model.decoder = Decoder(model, _Arena(sum(p.numel() for p in parameters) + 16 * len(parameters), dtype))
 
 
 class _Arena:
     """One block of memory, in huge pages where the system grants them, handed out piece by piece."""
 
-    def __init__(self, num_values: int):
-        memory = mmap.mmap(-1, 4 * num_values + HUGE_PAGE)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
+    def __init__(self, num_values: int, dtype: torch.dtype):
+        self.dtype = dtype
+        if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux: worth 5 to 10% of a product's time
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory, the default, gets none
+            memory = mmap.mmap(-1, dtype.itemsize * num_values + HUGE_PAGE, flags=flags)
             memory.madvise(mmap.MADV_HUGEPAGE)
-        values = torch.frombuffer(memory, dtype=torch.float32)
-        self._values = values[-values.data_ptr() % HUGE_PAGE // 4 :]
+            values = torch.frombuffer(memory, dtype=dtype)
+            self._values = values[-values.data_ptr() % HUGE_PAGE // dtype.itemsize :]
+        else:
+            self._values = torch.empty(num_values, dtype=dtype)
         self._used = 0
 
-    def place(self, *weights: nn.Parameter) -> Tensor:
-        """Matrices [out, in] of one input, side by side as [in, sum of outs]; each parameter becomes a view of its part."""
+    def place(self, *weights: Tensor) -> Tensor:
+        """Matrices [out, in] of one input, side by side as [in, sum of outs]; parameters become views of it."""
         joined = torch.cat([w.data for w in weights]).T
         block = self._take(joined.numel()).view(joined.shape).copy_(joined)
         for w, part in zip(weights, torch.split(block, [len(w) for w in weights], dim=1), strict=True):
             w.data = part.T
         return block
 
-    def place_rows(self, *weights: nn.Parameter) -> Tensor:
-        """Matrices [out, in] of one output, one below the other as [sum of ins, out]; parameters become views again."""
+    def place_rows(self, *weights: Tensor) -> Tensor:
+        """Matrices [out, in] of one output, one below the other as [sum of ins, out]; parameters become views of it."""
         joined = torch.cat([w.data.T for w in weights])
         block = self._take(joined.numel()).view(joined.shape).copy_(joined)
         for w, part in zip(weights, torch.split(block, [w.shape[1] for w in weights]), strict=True):
             w.data = part.T
         return block
 
-    def place_each(self, weights: nn.Parameter) -> list[Tensor]:
+    def place_each(self, weights: Tensor) -> list[Tensor]:
         """A stack of matrices [E, out, in], each as [in, out]; the parameter becomes a view of all."""
         block = self._take(weights.numel()).view(weights.shape[0], weights.shape[2], weights.shape[1])
         block.copy_(weights.data.transpose(1, 2))
@@ -82,12 +88,13 @@ class Decoder:
         self.output_mix = _Mix(model.output_mix, model.norm.weight.data, model.cfg.norm_eps)
         self.head = arena.place(model.head.weight)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def step(self, tokens_B1: Tensor, cache: Cache, slots: Sequence[int], first: Sequence[int]) -> Tensor:
         """Hidden states [B, 1, D] of one token more of each slot; `first` are the positions of these tokens."""
         batch = _Batch(cache, slots, first)
-        v_JBD = torch.empty(self.num_sources, len(slots), self.embed.shape[1])  # the blocks, and the open one's sum
-        v_JBD[0] = self.embed[tokens_B1[:, 0]]
+        x_BD = self.embed[tokens_B1[:, 0]]
+        v_JBD = x_BD.new_empty(self.num_sources, *x_BD.shape)  # the finished blocks, then the open one's sum
+        v_JBD[0] = x_BD
         j = 0
         for layer in self.layers:
             j = layer.step(v_JBD, j, batch)
@@ -106,23 +113,31 @@ class _Batch:
         self.slots_B: slice | Tensor = slice(start, stop) if self.is_run else torch.tensor(slots)
 
 
+class _InverseRMS:
+    """1 / sqrt(mean(x^2) + eps) over the last axis. torch's rms_norm costs three times as much at these sizes."""
+
+    def __init__(self, num_channels: int, eps: float, dtype: torch.dtype):
+        self.eps, self.per_channel = torch.tensor(eps, dtype=dtype), 1 / num_channels
+
+    def __call__(self, x: Tensor) -> Tensor:
+        n = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return torch.addcmul(self.eps, n, n, value=self.per_channel).rsqrt_()
+
+
 class _Mix:
     """A mix and the norm that reads it."""
 
     def __init__(self, mix: Mix, w_norm_D: Tensor, eps: float):
-        self.query_D = mix.norm.data * mix.query.data
-        self.w_D, self.eps, self.shape = w_norm_D, eps, w_norm_D.shape
-        self.norm_to_mean = len(w_norm_D) ** -0.5
-        self.eps_1 = torch.tensor(eps)
+        self.query_D1 = (mix.norm.data * mix.query.data)[:, None]
+        self.w_D, self.inverse_rms = w_norm_D, _InverseRMS(len(w_norm_D), eps, w_norm_D.dtype)
 
     def step(self, v_JBD: Tensor) -> Tensor:
         if len(v_JBD) == 1:
-            return torch.rms_norm(v_JBD[0], self.shape, self.w_D, self.eps)
-        s_JB = torch.matmul(v_JBD, self.query_D)
-        n_JB = torch.linalg.vector_norm(v_JBD, dim=-1).mul_(self.norm_to_mean)
-        a_JB = s_JB.mul_(torch.addcmul(self.eps_1, n_JB, n_JB).rsqrt_()).softmax(0)
-        h_BD = torch.bmm(a_JB.T[:, None], v_JBD.transpose(0, 1))[:, 0]
-        return torch.rms_norm(h_BD, self.shape, self.w_D, self.eps)
+            h_BD = v_JBD[0]
+        else:
+            a_JB1 = torch.matmul(v_JBD, self.query_D1).mul_(self.inverse_rms(v_JBD)).softmax(0)
+            h_BD = torch.bmm(a_JB1.permute(1, 2, 0), v_JBD.transpose(0, 1)).squeeze(1)
+        return torch.mul(h_BD, self.w_D).mul_(self.inverse_rms(h_BD))
 
 
 class _Layer:
@@ -150,16 +165,16 @@ class _KDA:
     def __init__(self, m: KDA, arena: _Arena):
         c = m.cfg
         self.layer, self.P, self.rank, self.heads, self.K = m.cache_layer, c.width, c.gate_rank, c.num_heads, c.head_dim
-        self.lower_bound, self.eps, self.o_norm = c.gate_lower_bound, m.eps, m.o_norm.data
+        self.lower_bound, self.o_norm = c.gate_lower_bound, m.o_norm.data
+        self.inverse_rms = _InverseRMS(self.K, m.eps, arena.dtype)
+        self.inverse_length = _InverseRMS(1, 1e-6, arena.dtype)
         projections = (m.q_proj, m.k_proj, m.v_proj, m.g_proj, m.f_a_proj, m.b_proj)
         self.w_in = arena.place(*(p.weight for p in projections))
         self.w_out = arena.place(m.o_proj.weight)
         a_P = m.a_log.data.exp().repeat_interleave(self.K)
         self.w_decay, self.decay_bias = (m.f_b_proj.weight.data * a_P[:, None]).T.contiguous(), m.dt_bias.data * a_P
         self.w_conv_WC = torch.cat((m.q_conv.data, m.k_conv.data, m.v_conv.data)).T.contiguous()
-        # rms_norm gives vectors of length sqrt(K); q is further scaled by K^-1/2
-        self.to_unit = torch.tensor([1 / self.K, self.K**-0.5]).repeat_interleave(self.heads)[:, None]
-        self.unit_eps = 1e-6 / self.K
+        self.qk_scale = torch.tensor([self.K**-0.5, 1.0], dtype=arena.dtype).repeat_interleave(self.heads)[:, None]
 
     def step(self, x_BD: Tensor, batch: _Batch) -> tuple[Tensor, Tensor]:
         B, P, H, K = len(x_BD), self.P, self.heads, self.K
@@ -173,7 +188,8 @@ class _KDA:
         else:
             batch.cache.tails[self.layer, batch.slots_B] = window_BWC[:, 1:]
         u_BC = torch.nn.functional.silu((window_BWC * self.w_conv_WC).sum(1), inplace=True)
-        qk = torch.rms_norm(u_BC[:, : 2 * P].view(B, 2 * H, K), (K,), None, self.unit_eps).mul_(self.to_unit)
+        qk = u_BC[:, : 2 * P].view(B, 2 * H, K)
+        qk.mul_(self.inverse_length(qk).mul_(self.qk_scale))
         N = B * H
         q_N1K, k_NK1 = qk[:, :H].reshape(N, 1, K), qk[:, H:].reshape(N, K, 1)
         v_N1V = u_BC[:, 2 * P :].reshape(N, 1, K)
@@ -187,15 +203,16 @@ class _KDA:
         o_N1V = torch.bmm(q_N1K, S_NKV)
         if not batch.is_run:
             batch.cache.states[self.layer, batch.slots_B] = S_all
-        o = torch.rms_norm(o_N1V, (K,), self.o_norm, self.eps).view(B, P)
-        return o.mul_(gate.sigmoid()), self.w_out
+        o_N1V.mul_(self.inverse_rms(o_N1V)).mul_(self.o_norm)
+        return o_N1V.view(B, P).mul_(gate.sigmoid()), self.w_out
 
 
 class _MLA:
     def __init__(self, m: MLA, arena: _Arena):
         c, self.layer, self.indexer = m.cfg, m.cache_layer, m.indexer
-        self.cfg, self.eps = c, c.latent_norm_eps
-        self.q_norm, self.kv_norm = m.q_a_norm.weight.data, m.kv_a_norm.weight.data
+        self.cfg, self.q_norm, self.kv_norm = c, m.q_a_norm.weight.data, m.kv_a_norm.weight.data
+        self.inverse_rms_q = _InverseRMS(c.q_lora, c.latent_norm_eps, arena.dtype)
+        self.inverse_rms_kv = _InverseRMS(c.kv_lora, c.latent_norm_eps, arena.dtype)
         projections = [m.g_proj, m.q_a_proj, m.kv_a_proj]
         second = [m.q_b_proj]
         self.widths = [c.num_heads * c.d_v, c.q_lora, c.kv_lora, c.d_shared]
@@ -216,20 +233,20 @@ class _MLA:
         H, L = c.num_heads, c.kv_lora
         gate, c_q, c_kv, r, *index_parts = torch.split(torch.mm(x_BD, self.w_in), self.widths, dim=1)
         kv_SC = batch.cache.kv[self.layer]
-        row_BC = torch.cat((torch.rms_norm(c_kv, (L,), self.kv_norm, self.eps), r), dim=1)
-        kv_SC.index_copy_(0, batch.rows_B, row_BC)
-        q_all = torch.mm(torch.rms_norm(c_q, (c.q_lora,), self.q_norm, self.eps), self.w_q)
+        c_kv.mul_(self.inverse_rms_kv(c_kv)).mul_(self.kv_norm)
+        kv_SC.index_copy_(0, batch.rows_B, torch.cat((c_kv, r), dim=1))
+        q_all = torch.mm(c_q.mul_(self.inverse_rms_q(c_q)).mul_(self.q_norm), self.w_q)
         q_HBQ = q_all[:, : H * c.d_qk].view(B, H, c.d_qk).transpose(0, 1).mul(self.scale)
-        q_BHC = torch.empty(B, H, c.d_cache)
+        q_BHC = x_BD.new_empty(B, H, c.d_cache)
         q_BHC[..., :L] = torch.bmm(q_HBQ[..., : c.d_nope], self.w_k_HNL).transpose(0, 1)
         q_BHC[..., L:] = q_HBQ[..., c.d_nope :].transpose(0, 1)
         select = self._selector(q_all[:, H * c.d_qk :], index_parts, batch) if self.indexer is not None else None
 
-        o_BHL = torch.empty(B, H, L)
+        o_BHL = x_BD.new_empty(B, H, L)
         for b, (slot, length) in enumerate(zip(batch.slots, batch.lengths, strict=True)):
             seen_SC = batch.cache.read(kv_SC, slot, length)
             if select is not None and length > select.top_k:
-                seen_SC = seen_SC[select(b)]
+                seen_SC = seen_SC.index_select(0, select(b))
             a_HS = torch.mm(q_BHC[b], seen_SC.T).softmax(1)
             torch.mm(a_HS, seen_SC[:, :L], out=o_BHL[b])
         o_BP = torch.bmm(o_BHL.transpose(0, 1), self.w_v_HLV).transpose(0, 1).reshape(B, H * c.d_v)
@@ -252,34 +269,49 @@ class _Selector:
 
     def __call__(self, b: int) -> Tensor:
         seen_SI = self.batch.cache.read(self.keys_SI, self.batch.slots[b], self.batch.lengths[b])
-        score_S = torch.mv(torch.mm(seen_SI, self.q_BHI[b].T).relu_(), self.w_BH[b])
-        return index.select(score_S[None, None], self.top_k)[0, 0]
+        score_S = torch.mm(self.w_BH[b : b + 1], torch.mm(self.q_BHI[b], seen_SI.T).relu_())[0]
+        lowest = score_S.kthvalue(len(score_S) - self.top_k + 1).values
+        selected = (score_S >= lowest).nonzero()[:, 0]
+        if len(selected) > self.top_k:  # several with the lowest score: the reference knows which
+            return index.select(score_S[None, None], self.top_k)[0, 0]
+        return selected
 
 
-def _situ(gu: Tensor, beta: float, linear_beta: float) -> Tensor:
-    """SiTU of the two halves of the last axis, in place."""
-    g, u = gu.chunk(2, dim=-1)
-    return torch.sigmoid(g).mul_((g * (1 / beta)).tanh_()).mul_(u.mul_(1 / linear_beta).tanh_()).mul_(beta * linear_beta)
+class _SiTU:
+    """SiTU of the two halves of the last axis."""
+
+    def __init__(self, width: int, m: MLP | LatentMoE, dtype: torch.dtype):
+        self.width, self.bound = width, m.beta * m.linear_beta
+        self.inverse_betas = torch.tensor([1 / m.beta, 1 / m.linear_beta], dtype=dtype).repeat_interleave(width)
+        self.zero = torch.zeros((), dtype=dtype)
+
+    def __call__(self, gu: Tensor) -> Tensor:
+        tanh = (gu * self.inverse_betas).tanh_()
+        bounded = torch.addcmul(self.zero, tanh[:, : self.width], tanh[:, self.width :], value=self.bound)
+        return bounded.mul_(gu[:, : self.width].sigmoid())
 
 
 class _MLP:
     def __init__(self, m: MLP, arena: _Arena):
         self.w_in, self.w_out = arena.place(m.gate_up_proj.weight), arena.place(m.down_proj.weight)
-        self.betas = (m.beta, m.linear_beta)
+        self.situ = _SiTU(len(self.w_out), m, arena.dtype)
 
     def step(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
-        return _situ(torch.mm(x_BD, self.w_in), *self.betas), self.w_out
+        return self.situ(torch.mm(x_BD, self.w_in)), self.w_out
 
 
 class _MoE:
     def __init__(self, m: LatentMoE, arena: _Arena):
-        self.top_k, self.betas = m.top_k, (m.beta, m.linear_beta)
+        self.top_k = m.top_k
         shared = m.shared_experts
         self.w_in = arena.place(shared.gate_up_proj.weight, m.latent_down_proj.weight, m.router)
         E, self.L, self.F2 = len(m.router), m.latent_norm.weight.numel(), m.w13_EFL.shape[1]
         self.widths = [len(shared.gate_up_proj.weight), self.L, E]
         self.w13, self.w2 = arena.place_each(m.w13_EFL), arena.place_each(m.w2_ELF)
-        self.bias_E, self.norm, self.eps = m.balance_bias_E, m.latent_norm.weight.data, m.latent_norm.eps
+        self.bias_E, self.norm = m.balance_bias_E, m.latent_norm.weight.data
+        self.inverse_rms = _InverseRMS(self.L, m.latent_norm.eps, arena.dtype)
+        self.situ = _SiTU(self.F2 // 2, m, arena.dtype)
+        self.shared_situ = _SiTU(self.widths[0] // 2, m, arena.dtype)
         # [latent | shared] -> D: both end in one product
         self.w_out = arena.place_rows(m.latent_up_proj.weight, shared.down_proj.weight)
 
@@ -290,20 +322,20 @@ class _MoE:
         w_BK = score.gather(1, idx_BK)
         w_BK.div_(w_BK.sum(1, keepdim=True).add_(1e-20))
         u_BL = self._few(z_BL, idx_BK, w_BK) if len(x_BD) <= FEW else self._many(z_BL, idx_BK, w_BK)
-        latent = torch.rms_norm(u_BL, (self.L,), self.norm, self.eps)
-        return torch.cat((latent, _situ(shared, *self.betas)), dim=1), self.w_out
+        u_BL.mul_(self.inverse_rms(u_BL)).mul_(self.norm)
+        return torch.cat((u_BL, self.shared_situ(shared)), dim=1), self.w_out
 
     def _few(self, z_BL: Tensor, idx_BK: Tensor, w_BK: Tensor) -> Tensor:
         """Each token reads its experts as they lie."""
-        u_BL = torch.zeros(len(z_BL), self.L)
-        h_KF = torch.empty(self.top_k, self.F2)
+        u_BL = z_BL.new_zeros(len(z_BL), self.L)
+        h_KF = z_BL.new_empty(self.top_k, self.F2)
         for b, chosen in enumerate(idx_BK.tolist()):
             z_1L, u_1L = z_BL[b : b + 1], u_BL[b : b + 1]
-            rows = h_KF.split(1)
+            rows = torch.split(h_KF, 1)
             for e, row in zip(chosen, rows, strict=True):
                 torch.mm(z_1L, self.w13[e], out=row)
-            y = _situ(h_KF, *self.betas).mul_(w_BK[b][:, None])
-            for e, row in zip(chosen, y.split(1), strict=True):
+            y = self.situ(h_KF).mul_(w_BK[b][:, None])
+            for e, row in zip(chosen, torch.split(y, 1), strict=True):
                 u_1L.addmm_(row, self.w2[e])
         return u_BL
 
@@ -313,12 +345,12 @@ class _MoE:
         order = flat.argsort(stable=True)
         token = order // self.top_k
         load_E = flat.bincount(minlength=len(self.w13)).tolist()
-        z, h, y = z_BL[token], torch.empty(len(flat), self.F2), torch.empty(len(flat), self.L)
+        z, h, y = z_BL[token], z_BL.new_empty(len(flat), self.F2), z_BL.new_empty(len(flat), self.L)
         used = [(e, n) for e, n in enumerate(load_E) if n]
         counts = [n for _, n in used]
-        for (e, _), a, out in zip(used, z.split(counts), h.split(counts), strict=True):
+        for (e, _), a, out in zip(used, torch.split(z, counts), torch.split(h, counts), strict=True):
             torch.mm(a, self.w13[e], out=out)
-        hidden = _situ(h, *self.betas).mul_(w_BK.flatten()[order, None])
-        for (e, _), a, out in zip(used, hidden.split(counts), y.split(counts), strict=True):
+        hidden = self.situ(h).mul_(w_BK.flatten()[order, None])
+        for (e, _), a, out in zip(used, torch.split(hidden, counts), torch.split(y, counts), strict=True):
             torch.mm(a, self.w2[e], out=out)
-        return torch.zeros(z_BL.shape).index_add_(0, token, y)
+        return z_BL.new_zeros(z_BL.shape).index_add_(0, token, y)
