@@ -60,7 +60,7 @@ def test_decoder_reads_scattered_pages_and_slots():
         torch.manual_seed(5)
         for slot, num_tokens in zip(slots * 2, (10, 10, 4 * PAGE, 20), strict=True):
             model(torch.randint(CONFIG.vocab_size, (1, num_tokens)), cache=cache, slots=[slot])
-        assert cache._pages[slots[0]] == [0, 1, 2, 4, 5]
+        assert cache._pages[slots[0]] == [0, 1, 2, 5, 4]
         ids = torch.randint(CONFIG.vocab_size, (2, 8))
         results.append(torch.cat([model(ids[:, t : t + 1], cache=cache, slots=slots) for t in range(8)], 1))
     assert (error := rel(results[1], results[0])) < BOUND, f"{error:.1e}"
