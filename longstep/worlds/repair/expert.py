@@ -20,7 +20,7 @@ WINDOW = 16  # lines of one read around a function
 CLASS_WINDOW = 34
 ABOVE = 10  # lines shown before the line of an error
 # Share of training episodes with a first attempt that fails, by effort.
-WRONG_FIRST = {"low": 0.1, "high": 0.2, "max": 0.2}
+WRONG_FIRST = {"low": 0.15, "high": 0.25, "max": 0.25}
 # What a wrong first attempt may look like: the kinds that a docstring decides.
 _DOUBTFUL = [
     "boundary",
@@ -231,14 +231,15 @@ class _Repair:
     def attempts(self, failure: Failure) -> Step:
         wrong = self.wrong_attempts()
         for m in wrong:
-            yield from self.edit(f"{self.walk(failure, m)}try {m.wrong} for {m.right}.", m.clean, m.buggy, slip=True)
+            think = f"{self.walk(failure, m)}try {m.wrong} for {m.right}."
+            yield from self.edit(think, m.first, m.clean, m.buggy, slip=True)
             report = yield from self.check(failure)
             if report is None:
                 raise WorldError("repair: an attempt that should fail has passed")
-            yield from self.edit(f"Still wrong: {report.error}. Undo it.", m.buggy, m.clean)
+            yield from self.edit(f"Still wrong: {report.error}. Undo it.", m.first, m.buggy, m.clean)
         m = self.mutation
         why = clause(m.kind, m.wrong, m.clean[-1].strip() if m.kind == "missing_import" else m.right, self.doc(m))
-        yield from self.edit(f"{self.walk(failure, m)}{why}.", m.buggy, m.clean)
+        yield from self.edit(f"{self.walk(failure, m)}{why}.", m.first, m.buggy, m.clean)
         if self.effort == "max":
             yield from self.read("Look at the edited lines.", self.project.path, m.line, max(3, len(m.clean)))
         report = yield from self.check(failure)
@@ -270,12 +271,10 @@ class _Repair:
             result = yield from self.call("Run the tests again.", "run_tests")
         return first_failure(result.text)
 
-    def edit(self, think: str, old: tuple[str, ...], new: tuple[str, ...], slip: bool = False) -> Step:
-        """Replace lines; take in the line before as long as the text is not the only one in the file."""
+    def edit(self, think: str, at: int, old: tuple[str, ...], new: tuple[str, ...], slip: bool = False) -> Step:
+        """Replace lines from `at` on; take in the line before as long as the text occurs more than once."""
         path = self.project.path
-        numbers = sorted(self.seen.lines[path])
         lines = self.seen.lines[path]
-        at = next(n for n in numbers if all(lines.get(n + i) == line for i, line in enumerate(old)))
         start = at
         while True:
             before = tuple(lines[n] for n in range(start, at))
@@ -327,9 +326,11 @@ class _Repair:
 
 
 def _called(line: str, functions: frozenset[str]) -> tuple[str, str]:
-    """(function, "") for a line that calls one of the functions, ("", object) for one that uses an attribute."""
+    """(function, "") for a line that calls one of the functions, ("", class or object) for one that uses one."""
     for name in re.findall(r"(?<![\w.])(\w+)\(", line):
         if name in functions:
             return name, ""
+        if name[0].isupper():
+            return "", name
     method = re.match(r"(?:assert )?([a-z]\w*)\.\w+", line.strip())
     return "", method[1] if method else ""
