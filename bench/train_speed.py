@@ -44,7 +44,7 @@ def relative(got: Tensor, want: Tensor) -> float:
 
 @contextmanager
 def only_references() -> Iterator[None]:
-    ops: list[Op] = [kda.attend, kda.short_conv, mla.attend, moe.experts, attn_res.mix]
+    ops: list[Op] = [kda.attend, kda.short_conv, mla.attend, moe.route, moe.experts, attn_res.mix]
     kept = [op._fast for op in ops]
     for op in ops:
         op._fast = []
@@ -139,6 +139,21 @@ def check_forms() -> None:
         mla.attend,
     )
     E, C, F, top = 16, 160, 160, 4
+    routed = torch.compile(grouped.route, dynamic=False)
+    bias = 0.1 * torch.randn(E, device=GPU)
+
+    def dense(form: Callable, x: Tensor, w: Tensor) -> Tensor:
+        idx, weight, score = form(x, w, bias, top)
+        return torch.zeros_like(score).scatter(1, idx, weight)
+
+    check(
+        "moe.route",
+        lambda x, w: dense(routed, x, w),
+        lambda x, w: dense(moe.route.reference, x, w),
+        {"x": full(T, 320), "w": full(E, 320, scale=0.1)},
+        1e-4,
+        moe.route,
+    )
     score = torch.rand(T, E, device=GPU)
     score[:, 3] = -1  # an expert that nobody chose
     idx = score.topk(top).indices
@@ -256,19 +271,19 @@ def speed(args: argparse.Namespace, folder: Path) -> None:
         print(f"      warm-up {took_s:.1f} s  loss {float(loss):.3f}  load {float(ratio.max()):.2f}", flush=True)
     torch.cuda.reset_peak_memory_stats()
     ready = [next(batches) for _ in range(8)]
-    step_s: list[float] = []
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    host_s = 0.0
     for i in range(args.steps):
-        torch.cuda.synchronize()
-        started = time.perf_counter()
+        begun = time.perf_counter()
         loss, norm, ratio = trainer.update(ready[i % len(ready)], 1e-3)
-        torch.cuda.synchronize()
-        step_s.append(time.perf_counter() - started)
-    step_s.sort()
-    median = step_s[len(step_s) // 2]
+        host_s += time.perf_counter() - begun
+    torch.cuda.synchronize()
+    step_s = (time.perf_counter() - started) / args.steps
     print(
         f"      {args.preset}{' eager' if args.eager else ''}, rows {args.row}, {args.tokens} tokens an update: "
-        f"{args.tokens / median / 1e6:.3f}M tokens/s (median of {args.steps}: {1e3 * median:.1f} ms, "
-        f"best {1e3 * step_s[0]:.1f}), peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB, "
+        f"{args.tokens / step_s / 1e6:.3f}M tokens/s (mean of {args.steps}: {1e3 * step_s:.1f} ms, of which the host is "
+        f"busy {1e3 * host_s / args.steps:.1f}), peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB, "
         f"loss {float(loss):.3f}, norm {float(norm):.2f}, load {float(ratio.max()):.2f}",
         flush=True,
     )
@@ -292,11 +307,6 @@ def profile(trainer: Trainer, batches: list) -> None:
     print(f"      3 updates: kernels {total_us / 3e3:.1f} ms each, wall (profiled) {1e3 * wall_s / 3:.1f} ms each")
     for e in rows[:45]:
         print(f"      {e.self_device_time_total / 3e3:8.2f} ms  x{e.count / 3:6.0f}  {e.key[:110]}")
-    started = time.perf_counter()
-    trainer.update(batches[0], 1e-3)
-    host_s = time.perf_counter() - started
-    torch.cuda.synchronize()
-    print(f"      host time of an update (until its one wait for the norm) {1e3 * host_s:.1f} ms", flush=True)
 
 
 def op_times(args: argparse.Namespace) -> None:

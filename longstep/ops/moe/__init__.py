@@ -19,4 +19,5 @@ route = Op("moe.route", reference.route)
 experts = Op("moe.experts", reference.experts)
 quantile_bias = Op("moe.quantile_bias", reference.quantile_bias)
 
+route.add("one by one", grouped.route, suits=grouped.route_why_not)
 experts.add("grouped", grouped.experts, suits=grouped.why_not)

@@ -36,6 +36,28 @@ def why_not(
     return None
 
 
+def route_why_not(x_ND: Tensor, w_ED: Tensor, bias_E: Tensor, top_k: int) -> str | None:
+    if not x_ND.is_cuda:
+        return f"the inputs are on {x_ND.device.type}, this form runs on cuda"
+    if top_k > 8 or w_ED.shape[0] > 128:
+        return "so many choices are faster by torch.topk"
+    return None
+
+
+def route(x_ND: Tensor, w_ED: Tensor, bias_E: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The reference with the top k taken one by one: few choices among few are then one kernel after torch.compile."""
+    score_NE = functional.linear(wide(x_ND), wide(w_ED)).sigmoid()
+    expert_E = torch.arange(w_ED.shape[0], device=x_ND.device)
+    left_NE = score_NE.detach() + bias_E
+    chosen: list[Tensor] = []
+    for _ in range(top_k):
+        chosen.append(left_NE.argmax(-1, keepdim=True))
+        left_NE = torch.where(expert_E == chosen[-1], -torch.inf, left_NE)
+    idx_NK = torch.cat(chosen, dim=-1)
+    w_NK = score_NE.gather(1, idx_NK)
+    return idx_NK, w_NK / (w_NK.sum(-1, keepdim=True) + 1e-20), score_NE
+
+
 class _Dispatch(torch.autograd.Function):
     """[N, L] -> [M, L], each token's row once per choice, sorted by expert."""
 
