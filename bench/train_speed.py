@@ -282,8 +282,8 @@ def speed(args: argparse.Namespace, folder: Path) -> None:
     step_s = (time.perf_counter() - started) / args.steps
     print(
         f"      {args.preset}{' eager' if args.eager else ''}, rows {args.row}, {args.tokens} tokens an update: "
-        f"{args.tokens / step_s / 1e6:.3f}M tokens/s (mean of {args.steps}: {1e3 * step_s:.1f} ms, of which the host is "
-        f"busy {1e3 * host_s / args.steps:.1f}), peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB, "
+        f"{args.tokens / step_s / 1e6:.3f}M tokens/s (mean of {args.steps}: {1e3 * step_s:.1f} ms, the host is busy "
+        f"{1e3 * host_s / args.steps:.1f} of them), peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB, "
         f"loss {float(loss):.3f}, norm {float(norm):.2f}, load {float(ratio.max()):.2f}",
         flush=True,
     )
