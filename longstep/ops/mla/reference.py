@@ -11,7 +11,12 @@ from torch.nn import functional
 
 from longstep.ops.numerics import wide
 
-ABSORB_UP_TO = 16  # queries; with more of them expanding the latents once costs less than reading them per head
+
+def prefers_absorbed(T: int, w_kvb_HML: Tensor) -> bool:
+    """Whether T queries over a long past cost less absorbed: expanding S latents costs S L M per head, and saves each
+    query about 2 L - M per position."""
+    M, L = w_kvb_HML.shape[1:]
+    return T * (2 * L - M) <= L * M
 
 
 def causal_mask(T: int, S: int, first: int, device: torch.device, cu_seqlens: Tensor | None = None) -> Tensor:
@@ -33,18 +38,25 @@ def expand(kv_BSC: Tensor, w_kvb_HML: Tensor, d_nope: int) -> tuple[Tensor, Tens
     return torch.cat((kv_BHSM[..., :d_nope], r_BHSR), dim=-1), kv_BHSM[..., d_nope:]
 
 
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """[B, H, T, V]: torch's attention, causal unless masked. Its fast forms want values as wide as the keys."""
+    Q, V = q.shape[-1], v.shape[-1]
+    if V < Q:
+        v = functional.pad(v, (0, Q - V))
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)[..., :V]
+
+
 def attend_expanded(q_BTHQ: Tensor, kv_BSC: Tensor, w_kvb_HML: Tensor, first: int, cu_seqlens: Tensor | None) -> Tensor:
     T, S = q_BTHQ.shape[1], kv_BSC.shape[1]
     R = kv_BSC.shape[2] - w_kvb_HML.shape[2]
     q = q_BTHQ.transpose(1, 2)
     k, v = expand(kv_BSC, w_kvb_HML, q.shape[-1] - R)
     if first:
-        o = functional.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask(T, S, first, q.device))
+        o = softmax_attention(q, k, v, causal_mask(T, S, first, q.device))
     else:
         bounds = [0, T] if cu_seqlens is None else cu_seqlens.tolist()
         docs = [slice(start, end) for start, end in pairwise(bounds) if end > start]
-        attention = functional.scaled_dot_product_attention
-        o = torch.cat([attention(q[:, :, d], k[:, :, d], v[:, :, d], is_causal=True) for d in docs], dim=2)
+        o = torch.cat([softmax_attention(q[:, :, d], k[:, :, d], v[:, :, d]) for d in docs], dim=2)
     return o.transpose(1, 2)
 
 
@@ -68,7 +80,7 @@ def attend(
     T, S = q_BTHQ.shape[1], kv_BSC.shape[1]
     assert first + T == S, f"{T} queries from position {first} need exactly {first + T} cached positions, not {S}"
     assert cu_seqlens is None or (first == 0 and q_BTHQ.shape[0] == 1), "packed documents start a row of their own"
-    if T <= ABSORB_UP_TO and cu_seqlens is None:
+    if T == 1 or (first and prefers_absorbed(T, w_kvb_HML)):
         visible = None if T == 1 else causal_mask(T, S, first, q_BTHQ.device)[None]
         return attend_absorbed(q_BTHQ, kv_BSC, w_kvb_HML, visible)
     return attend_expanded(q_BTHQ, kv_BSC, w_kvb_HML, first, cu_seqlens)
