@@ -23,7 +23,7 @@ from longstep.worlds.repair.expert import first_failure
 from longstep.worlds.repair.fast_tests import FastTests
 from longstep.worlds.repair.function_repairs import function_repairs
 from longstep.worlds.repair.mutate import HELD_OUT, KINDS, TRAINED, edit_text, mutations
-from longstep.worlds.repair.project import Project
+from longstep.worlds.repair.project import Project, is_test
 from longstep.worlds.repair.templates import library, parse
 
 SPLITS = {"train": (0, TRAINED), "test": (FIRST_TEST_SEED, tuple(KINDS))}
@@ -66,24 +66,26 @@ def test_the_tests_fail_and_pass_on_the_clean_program(kind: str, tmp_path: Path,
     p = project(task)
     assert p.mutation.kind == kind
     assert p.mutation.apply(p.clean) == p.files[p.path]
-    WORLD.set_up(task, tmp_path)
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden/test_hidden.py").write_text(p.hidden_tests)
-
-    for tests in ("tests", "hidden"):
-        assert first_failure(run_pytest(warm, tmp_path, tests).text) is not None
-    (tmp_path / p.path).write_text(p.clean)
-
-    assert run_pytest(warm, tmp_path, "tests").text == f"PASSED {p.num_tests} tests"
-    assert run_pytest(warm, tmp_path, "hidden").text == f"PASSED {p.num_hidden} tests"
+    for name, source in (("buggy", p.files[p.path]), ("clean", p.clean)):
+        visible, hidden = tmp_path / name, tmp_path / f"{name} hidden"
+        for folder in (visible, hidden):
+            folder.mkdir()
+            WORLD.set_up(task, folder)
+            (folder / p.path).write_text(source)
+        (hidden / "hidden").mkdir()
+        (hidden / "hidden/test_hidden.py").write_text(p.hidden_tests)
+        reports = run_pytest(warm, visible).text, run_pytest(warm, hidden, "hidden").text
+        if name == "clean":
+            assert reports == (f"PASSED {p.num_tests} tests", f"PASSED {p.num_hidden} tests")
+        else:
+            assert first_failure(reports[0]) is not None
+            assert first_failure(reports[1]) is not None
 
 
 def test_hidden_tests_use_other_inputs() -> None:
     for seed in range(10):
         p = project(WORLD.task(seed))
-        visible = {
-            line.strip() for name, text in p.files.items() if name.startswith("tests/") for line in text.split("\n")
-        }
+        visible = {line.strip() for name, text in p.files.items() if is_test(name) for line in text.split("\n")}
         hidden = {x.strip() for x in p.hidden_tests.split("\n") if x.strip().startswith("assert")}
         assert len(hidden - visible) >= 3, seed
 
@@ -208,6 +210,7 @@ def test_cheats_score_zero(name: str, tmp_path: Path, warm: WarmTests) -> None:
     for name_, arguments in (call for move in _moves(policy) for call in move):
         assert name_ == "write_file"
         path = tmp_path / arguments["path"]
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(arguments["text"])
     assert not WORLD.verify(task, tmp_path, warm).success
 
@@ -223,7 +226,7 @@ def test_a_repair_with_a_cheat_beside_it_scores_zero(tmp_path: Path, warm: WarmT
     """The program is right, so only the check on what was touched can fail."""
     task = WORLD.task(FIRST_TEST_SEED + 12, "boundary")
     p = project(task)
-    test = next(name for name in p.files if name.startswith("tests/"))
+    test = next(name for name in p.files if is_test(name))
     for i, (path, text) in enumerate(
         (
             (test, p.files[test] + "\n"),
@@ -327,9 +330,7 @@ def test_soak_expert(split: str, tmp_path: Path, sandbox: FastTests, capsys: pyt
         verdict, played = attempt(task, expert(task, effort, i), folder, sandbox)
         assert verdict.success, (i, task.family, effort, verdict)
         steps[effort].append(len(played.steps))
-        reads = [
-            c for move, _ in played.steps for c in move.calls if c[0] == "read_file" and "tests/" not in c[1]["path"]
-        ]
+        reads = [c for move, _ in played.steps for c in move.calls if c[0] == "read_file" and not is_test(c[1]["path"])]
         direct += len(reads) - (effort == "max") <= 1
     with capsys.disabled():
         mean = {e: round(sum(n) / len(n), 1) for e, n in steps.items()}

@@ -14,13 +14,14 @@ from longstep.messages import Effort, ToolResult
 from longstep.worlds.base import Move, Policy
 from longstep.worlds.repair.explain import clause, is_code
 from longstep.worlds.repair.mutate import KINDS, Mutation, View, edit_text
-from longstep.worlds.repair.project import Project, definition_of
+from longstep.worlds.repair.project import Project, definition_of, is_test
 
 WINDOW = 16  # lines of one read around a function
 CLASS_WINDOW = 34
 ABOVE = 10  # lines shown before the line of an error
 # Share of training episodes with a first attempt that fails, by effort.
 WRONG_FIRST = {"low": 0.15, "high": 0.25, "max": 0.25}
+SMALL_SLIPS = 0.06  # share of training episodes with each of: a search that misses, a line not copied exactly
 # What a wrong first attempt may look like: the kinds that a docstring decides.
 _DOUBTFUL = [
     "boundary",
@@ -36,6 +37,7 @@ _DOUBTFUL = [
     "wrong_division",
     "wrong_default",
     "wrong_constant",
+    "misspelt_name",
 ]
 
 Step = Generator[Move, tuple[ToolResult, ...], Any]
@@ -55,7 +57,7 @@ class Failure:
 
     @property
     def in_code(self) -> bool:
-        return not self.path.startswith("tests/")
+        return not is_test(self.path)
 
 
 def first_failure(report: str) -> Failure | None:
@@ -98,9 +100,6 @@ class _Seen:
     def has(self, path: str, numbers: range) -> bool:
         return all(n in self.lines.get(path, {}) for n in numbers)
 
-    def count(self, path: str, text: str) -> int:
-        return sum(text in line for line in self.lines.get(path, {}).values())
-
 
 def repair(project: Project, effort: Effort, rng: random.Random, detours: bool) -> Policy:
     """Moves that repair `project`. With `detours`, a share of episodes goes wrong first and recovers."""
@@ -128,11 +127,22 @@ class _Repair:
         result = yield from self.call(think, "read_file", path=path, start=start, lines=lines)
         self.seen.add(path, result.text)
 
+    def slips(self) -> bool:
+        return self.detours and self.rng.random() < SMALL_SLIPS
+
+    def spoil(self, text: str) -> str:
+        """The text with one character in its middle left out."""
+        at = self.rng.randrange(len(text) // 3, len(text) - 2)
+        return text[:at] + text[at + 1 :]
+
     def find(self, think: str, text: str) -> Step:
         """Search, and give (path, line) of the first match outside of the tests."""
+        if self.slips():
+            yield from self.call(think, "find_text", slip=True, text=self.spoil(text))
+            think = "No match: that was not spelt right."
         result = yield from self.call(think, "find_text", text=text)
         matches = re.findall(r"^(\S+?):(\d+): (.*)$", result.text, re.M)
-        return [(path, int(number), line) for path, number, line in matches if not path.startswith("tests/")]
+        return [(path, int(number), line) for path, number, line in matches if not is_test(path)]
 
     def moves(self) -> Policy:
         if self.effort == "max":
@@ -189,9 +199,8 @@ class _Repair:
 
     def read_top(self, failure: Failure) -> Step:
         name = re.findall(r"'(\w+)'", failure.error)[0]
-        line = self.mutation.clean[-1]
         think = f"{name} is not defined in {failure.path}. Is it imported?"
-        if line.startswith(f"from {self.project.package}."):
+        if name in self.defined:
             matches = yield from self.find(f"{name} is not defined in {failure.path}. Where is it?", f"def {name}(")
             think = f"It is in {matches[0][0]}. Read the imports of {failure.path}."
         yield from self.read(think, failure.path, 1, 8)
@@ -223,7 +232,7 @@ class _Repair:
     @property
     def defined(self) -> frozenset[str]:
         """Names of functions of the project: what a test calls is one of them, or a method."""
-        sources = (text for path, text in self.project.files.items() if not path.startswith("tests/"))
+        sources = (text for path, text in self.project.files.items() if not is_test(path))
         return frozenset(name for text in sources for name in re.findall(r"^def (\w+)\(", text, re.M))
 
     # To the repair.
@@ -239,7 +248,16 @@ class _Repair:
             yield from self.edit(f"Still wrong: {report.error}. Undo it.", m.first, m.buggy, m.clean)
         m = self.mutation
         why = clause(m.kind, m.wrong, m.clean[-1].strip() if m.kind == "missing_import" else m.right, self.doc(m))
-        yield from self.edit(f"{self.walk(failure, m)}{why}.", m.first, m.buggy, m.clean)
+        think = f"{self.walk(failure, m)}{why}."
+        if self.slips():
+            old = self.spoil(edit_text(m.buggy))
+            arguments = {"path": self.project.path, "old": old, "new": edit_text(m.clean)}
+            result = yield from self.call(think, "edit_file", slip=True, **arguments)
+            if not result.is_error:
+                raise WorldError(f"repair: an edit of {old!r} should have failed")
+            yield from self.read("Not copied exactly. Read it again.", self.project.path, m.line, 3)
+            think = f"{m.line}: {why}."
+        yield from self.edit(think, m.first, m.buggy, m.clean)
         if self.effort == "max":
             yield from self.read("Look at the edited lines.", self.project.path, m.line, max(3, len(m.clean)))
         report = yield from self.check(failure)

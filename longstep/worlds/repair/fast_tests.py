@@ -118,9 +118,8 @@ class _Run:
         self._left = _MAX_TRACED
 
     def text(self) -> str:
-        tests = [
-            p for p in self._sources if "/test_" in p and f"{p}/".startswith(f"{self._file}/" if self._file else "")
-        ]
+        below = f"{self._file}/" if self._file else ""
+        tests = [p for p in self._sources if "/test_" in f"/{p}" and f"{p}/".startswith(below)]
         if not tests:
             raise _NotPlain
         report = Report(self._root)

@@ -10,7 +10,7 @@ import functools
 import random
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
@@ -18,12 +18,30 @@ from typing import Any
 from longstep.errors import WorldError
 from longstep.worlds.base import Split
 from longstep.worlds.repair.mutate import KINDS, Mutation, View
-from longstep.worlds.repair.templates import Block, Filler, ModuleTemplate, Piece, draw_case, library, show
+from longstep.worlds.repair.templates import (
+    Block,
+    Filler,
+    ModuleTemplate,
+    Piece,
+    draw_case,
+    library,
+    show,
+    without_docstrings,
+)
 
 NAMED_RESULTS = 0.1  # share of tests that keep a result in a variable before they look at it
+NO_DOCSTRINGS = 0.15  # share of training projects without docstrings, for the kinds that a reader can see without
 NUM_DRAWS = 14  # cases tried on clean and mutated code
 MAX_TRIES = 60
 LINE_WIDTH = 140  # of a test line
+# Where the modules and the tests lie.
+_LAYOUTS = (("{package}/", "tests/"), ("", "tests/"), ("", ""))
+_NO_DOCSTRING_NEEDED = frozenset(
+    (
+        *("misspelt_name", "misspelt_attribute", "missing_import", "missing_self", "missing_call", "missing_colon"),
+        *("early_return", "lost_update", "missing_return", "wrong_arguments"),
+    )
+)
 _MAX_TRACED = 5_000  # lines that a program with `while` may run per case
 
 
@@ -50,6 +68,7 @@ class Project:
 
     split: Split
     package: str
+    root: str  # where the modules are: "package/", or "" where they lie at the top
     files: Mapping[str, str]
     path: str  # of the mutated module
     clean: str
@@ -61,13 +80,20 @@ class Project:
     shows: tuple[Case, ...]  # cases of the broken definition, visible ones first
     raises: bool  # whether the first visible failure is an exception of the program, not an assertion
 
+    def is_source(self, path: str) -> bool:
+        return path.startswith(self.root) and path.endswith(".py") and not is_test(path)
+
     def fails_with(self, source: str) -> bool:
         """Whether some test that the bug breaks is still broken with this text of the module, and every test ends."""
-        modules = {_name(p): text for p, text in self.files.items() if p.startswith(self.package + "/")}
+        modules = {_name(p): text for p, text in self.files.items() if self.is_source(p)}
         modules[_name(self.path)] = source
-        world = Namespaces(self.package, modules)
+        world = Namespaces(modules)
         broken = [not case.holds(world.results(case)) for case in self.shows]
         return any(broken) and not world.endless
+
+
+def is_test(path: str) -> bool:
+    return path.rpartition("/")[2].startswith("test_")
 
 
 def _name(path: str) -> str:
@@ -88,10 +114,9 @@ def _assertion(expression: str, value: str) -> str:
 
 
 class Namespaces:
-    """The modules of a package, executed on demand, importing one another without touching sys.modules."""
+    """Modules by dotted name, executed on demand, importing one another without touching sys.modules."""
 
-    def __init__(self, package: str, sources: Mapping[str, str]):
-        self._package = package
+    def __init__(self, sources: Mapping[str, str]):
         self._sources = sources
         self._made: dict[str, dict[str, Any]] = {}
         self.endless = False  # whether some case did not end
@@ -108,7 +133,7 @@ class Namespaces:
     def _import(
         self, name: str, globals_: object = None, locals_: object = None, fromlist: tuple[str, ...] = (), level: int = 0
     ) -> Any:
-        if name.startswith(self._package + ".") and fromlist:
+        if name in self._sources and fromlist:
             return SimpleNamespace(**{k: v for k, v in self.module(name).items() if not k.startswith("__")})
         return __import__(name, None, None, fromlist, level)
 
@@ -213,12 +238,11 @@ class _Module:
     doc: str
     parts: list[_Part]
 
-    def text(self, package: str, homes: Mapping[str, str]) -> str:
-        """The module's source; `homes` tells in which module a name is defined."""
+    def text(self, homes: Mapping[str, str]) -> str:
+        """The module's source; `homes` tells the dotted name of the module in which a name is defined."""
         imports = {line for part in self.parts for line in part.imports}
-        local = {
-            f"from {package}.{homes[n]} import {n}" for part in self.parts for n in part.needs if homes[n] != self.name
-        }
+        here = {name for part in self.parts for name in part.names}
+        local = {f"from {homes[n]} import {n}" for part in self.parts for n in part.needs if n not in here}
         head = [f'"""{self.doc}"""']
         for group in (imports, local):
             if group:
@@ -243,19 +267,26 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
     lib = library(split)
     filler = Filler(rng, rng.choice(lib.domains), vary=split == "train")
     package = filler.nouns["package"]
+    root, tests_at = rng.choices(_LAYOUTS, weights=(8, 1, 1))[0]
+    root = root.format(package=package)
+    dot = root.replace("/", ".")
+    if kind in _NO_DOCSTRING_NEEDED and filler.vary and rng.random() < NO_DOCSTRINGS:
+        filler.style = without_docstrings
     piece = filler.piece(target)
-    modules = _lay_out(rng, filler, lib.modules, target, piece)
-    homes = {name: m.name for m in modules for part in m.parts for name in part.names}
-    sources = {f"{package}.{m.name}": m.text(package, homes) for m in modules}
-    clean = Namespaces(package, sources)
+    modules = _lay_out(
+        rng, filler, lib.modules, target, piece, taken=sys.stdlib_module_names if not root else {package}
+    )
+    homes = {name: f"{dot}{m.name}" for m in modules for part in m.parts for name in part.names}
+    sources = {f"{dot}{m.name}": m.text(homes) for m in modules}
+    clean = Namespaces(sources)
 
     owner = rng.choice((*piece.helper_names, *piece.main_names))
     home = homes[owner]
-    source = sources[f"{package}.{home}"]
+    source = sources[home]
     mutation = _mutate(rng, kind, source, owner)
     if mutation is None:
         return None
-    buggy = Namespaces(package, sources | {f"{package}.{home}": mutation.apply(source)})
+    buggy = Namespaces(sources | {home: mutation.apply(source)})
 
     shows, others = _try_cases(rng, split, piece, tuple(homes), clean, buggy)
     if len(shows) < 2 or buggy.endless:  # a program without end would make every run of the tests wait for its limit
@@ -268,15 +299,15 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
         rng.shuffle(visible)
     hidden = [shows[1], *shows[3:6], *others[num_others : num_others + 3]]
 
-    files = {f"{package}/__init__.py": f'"""{package.capitalize()}."""\n'}
+    files = {f"{root}__init__.py": f'"""{package.capitalize()}."""\n'} if root else {}
     if rng.random() < 0.3:
         lines = [f"- {m.name}: {m.doc}" for m in modules]
         files["README.md"] = "\n".join([f"# {package}", "", *lines]) + "\n"
     num_tests = 0
     more: list[tuple[str, list[Case]]] = []
     for m in modules:
-        text = m.text(package, homes)
-        files[f"{package}/{m.name}.py"] = mutation.apply(text) if m.name == home else text
+        text = sources[f"{dot}{m.name}"]
+        files[f"{root}{m.name}.py"] = mutation.apply(text) if f"{dot}{m.name}" == home else text
         tests: list[tuple[str, list[Case]]] = []
         for part in m.parts:
             if part.piece is piece:
@@ -287,16 +318,17 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
             if cases:
                 tests.append((part.names[-1], cases[:2]))
                 more.append((part.names[-1], cases[2:]))
-        text, count = _test_file(package, homes, tests)
+        text, count = _test_file(homes, tests)
         num_tests += count
         if count:
-            files[f"tests/test_{m.name}.py"] = text
-    hidden_tests, num_hidden = _test_file(package, homes, [(piece.main_names[-1], hidden), *more])
+            files[f"{tests_at}test_{m.name}.py"] = text
+    hidden_tests, num_hidden = _test_file(homes, [(piece.main_names[-1], hidden), *more])
     return Project(
         split=split,
         package=package,
+        root=root,
         files=files,
-        path=f"{package}/{home}.py",
+        path=f"{home.replace('.', '/')}.py",
         clean=source,
         mutation=mutation,
         owner=owner,
@@ -309,18 +341,21 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
 
 
 def _lay_out(
-    rng: random.Random, filler: Filler, templates: tuple[ModuleTemplate, ...], target: Block, piece: Piece
+    rng: random.Random,
+    filler: Filler,
+    templates: tuple[ModuleTemplate, ...],
+    target: Block,
+    piece: Piece,
+    taken: Collection[str],
 ) -> list[_Module]:
     """Two to four modules of three to six definitions, `piece` among them; its helper may stand in an earlier one."""
     home = next(m for m in templates if target in m.blocks)
     others = rng.sample([m for m in templates if m is not home], rng.choice((1, 1, 2, 2, 3)))
-    taken = {*piece.helper_names, *piece.main_names}
-    names = {filler.nouns["package"]}
+    functions = {*piece.helper_names, *piece.main_names}
+    names = set(taken)
     modules: list[_Module] = []
     for template in (*others, home):
-        free = [n for n in template.names if n not in names]
-        if not free:
-            continue
+        free = [n for n in template.names if n not in names] or [f"{template.names[0]}_{len(modules) + 1}"]
         module = _Module(rng.choice(free), filler.renderer()(rng.choice(template.docs)), [])
         names.add(module.name)
         size = rng.choice((2, 3, 3, 4))
@@ -330,8 +365,8 @@ def _lay_out(
             if block is target:
                 continue
             other = filler.piece(block)
-            if taken.isdisjoint((*other.helper_names, *other.main_names)):
-                taken |= {*other.helper_names, *other.main_names}
+            if functions.isdisjoint((*other.helper_names, *other.main_names)):
+                functions |= {*other.helper_names, *other.main_names}
                 module.parts.append(_whole(other))
         modules.append(module)
     target_module = modules[-1]
@@ -424,7 +459,7 @@ def _with_name(case: Case) -> Case:
     return Case(names=case.names, statements=(f"result = {case.asserts[0]}",), asserts=("result",), values=case.values)
 
 
-def _test_file(package: str, homes: Mapping[str, str], tests: list[tuple[str, list[Case]]]) -> tuple[str, int]:
+def _test_file(homes: Mapping[str, str], tests: list[tuple[str, list[Case]]]) -> tuple[str, int]:
     """A test file and the number of its tests: assertions without statements share one, others have their own."""
     functions: list[str] = []
     used: dict[str, set[str]] = {}
@@ -443,5 +478,5 @@ def _test_file(package: str, homes: Mapping[str, str], tests: list[tuple[str, li
         for case in cases:
             for n in case.names:
                 used.setdefault(homes[n], set()).add(n)
-    imports = [f"from {package}.{m} import {', '.join(sorted(used[m]))}" for m in sorted(used)]
+    imports = [f"from {m} import {', '.join(sorted(used[m]))}" for m in sorted(used)]
     return "\n\n\n".join(["\n".join(imports), *functions]) + "\n", len(functions)

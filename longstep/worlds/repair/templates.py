@@ -315,6 +315,10 @@ def _open_docstrings(text: str) -> str:
     return re.sub(r'^( +)"""(.*)"""$', r'\1"""\n\1\2\n\1"""', text, flags=re.M)
 
 
+def without_docstrings(text: str) -> str:
+    return re.sub(r'^ +"""(?:[^"]|"(?!""))*"""\n+', "", text, flags=re.M)
+
+
 def _vary(rng: random.Random, text: str) -> Callable[[str], str]:
     """Other names and words for one piece; `text` is all of it, so that no new name meets an old one."""
     words = set(re.findall(r"\w+", text))
@@ -346,7 +350,9 @@ class Filler:
     def __init__(self, rng: random.Random, domain: dict[str, tuple[str, ...]], vary: bool = False):
         self.rng = rng
         self.vary = vary
-        self.style = rng.choice((None, None, None, None, None, _hinted, _open_docstrings)) if vary else None
+        self.style: Callable[[str], str] | None = (
+            rng.choice((None, None, None, None, None, _hinted, _open_docstrings)) if vary else None
+        )
         self.nouns = {k: rng.choice(v) for k, v in domain.items()}
         for name in [k for k in domain if k not in ("item", "items") and len(domain[k]) > 1]:
             self.nouns[name + "2"] = rng.choice([v for v in domain[name] if v != self.nouns[name]])

@@ -15,7 +15,7 @@ from longstep.worlds.base import FIRST_TEST_SEED, Check, Policy, Task, Verdict, 
 from longstep.worlds.repair.attacks import attacks
 from longstep.worlds.repair.expert import repair
 from longstep.worlds.repair.mutate import HELD_OUT, KINDS, TRAINED
-from longstep.worlds.repair.project import Project, build
+from longstep.worlds.repair.project import Project, build, is_test
 
 TOOLS = ("list_files", "read_file", "edit_file", "find_text", "run_tests")
 MAX_STEPS = 40
@@ -29,9 +29,21 @@ _INSTRUCTIONS = (
     "Please fix the failing tests by repairing the code in {package}/.",
     "One function of this project is broken. Find and fix it. tests/ must not change.",
     "Run the tests, find the bug and fix it.",
-    "Something in {package} does not do what its docstring says. Repair it; do not touch the tests.",
+    "Something in {package}/ does not do what it should. Repair it; do not touch the tests.",
     "The suite is red after the last change. Fix the source, not the tests.",
+    "Repair this project so that its tests pass.",
+    "A test fails. Find the mistake in the code and correct it. Do not edit the tests.",
 )
+
+
+def _instruction(project: Project, rng: random.Random) -> str:
+    fits = [
+        text
+        for text in _INSTRUCTIONS
+        if ("{package}" not in text or project.root)
+        and ("tests/" not in text or any(name.startswith("tests/") for name in project.files))
+    ]
+    return rng.choice(fits).format(package=project.package)
 
 
 class RepairWorld:
@@ -52,7 +64,7 @@ class RepairWorld:
             world=self.name,
             family=family,
             seed=seed,
-            instruction=rng.choice(_INSTRUCTIONS).format(package=project.package),
+            instruction=_instruction(project, rng),
             tools=TOOLS,
             max_steps=MAX_STEPS,
             secret=project,
@@ -87,11 +99,11 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 def _checks(project: Project, workspace: Path, sandbox: Sandbox) -> Iterator[Check]:
     """The tests run on a copy: the package as the agent left it, everything else as the task made it."""
     there = {p.relative_to(workspace).as_posix(): p for p in _files(workspace)}
-    sources = {name: p for name, p in there.items() if name.startswith(project.package + "/") and name.endswith(".py")}
+    sources = {name: p for name, p in there.items() if project.is_source(name)}
     changed = [
         name
         for name, text in project.files.items()
-        if name.startswith("tests/") and (name not in there or there[name].read_bytes() != text.encode())
+        if is_test(name) and (name not in there or there[name].read_bytes() != text.encode())
     ]
     added = sorted(set(there) - set(project.files))
     yield Check(name="tests unchanged", passed=not changed, hidden=True, detail=", ".join(changed))
@@ -105,16 +117,17 @@ def _checks(project: Project, workspace: Path, sandbox: Sandbox) -> Iterator[Che
 
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder).resolve()
-        _write(copy, {n: t for n, t in project.files.items() if not n.startswith(project.package + "/")} | texts)
+        _write(copy, {n: t for n, t in project.files.items() if not project.is_source(n)} | texts)
+        yield _passes("tests pass", sandbox, copy, ".", project.num_tests, hidden=False)
         _write(copy, {"hidden/test_hidden.py": project.hidden_tests})
-        for name, path, count in (
-            ("tests pass", "tests", project.num_tests),
-            ("hidden tests", "hidden", project.num_hidden),
-        ):
-            report = run_pytest(sandbox, copy, path).text
-            first, _, rest = report.partition("\n")
-            detail = "" if first == f"PASSED {count} tests" else f"{first} {rest[-100:]}"
-            yield Check(name=name, passed=not detail, hidden=path == "hidden", detail=detail)
+        yield _passes("hidden tests", sandbox, copy, "hidden", project.num_hidden, hidden=True)
+
+
+def _passes(name: str, sandbox: Sandbox, workspace: Path, path: str, num_tests: int, hidden: bool) -> Check:
+    """The number of tests counts too: a program can keep tests from being collected."""
+    first, _, rest = run_pytest(sandbox, workspace, path).text.partition("\n")
+    passed = first == f"PASSED {num_tests} tests"
+    return Check(name=name, passed=passed, hidden=hidden, detail="" if passed else f"{first} {rest[-100:]}")
 
 
 def _files(workspace: Path) -> Iterator[Path]:
@@ -159,7 +172,7 @@ def _public(files: Mapping[str, str], project: Project) -> set[str]:
     """Functions, classes and methods of the package's modules, as module:name."""
     found: set[str] = set()
     for name, text in files.items():
-        if not (name.startswith(project.package + "/") and name.endswith(".py")):
+        if not project.is_source(name):
             continue
         try:
             tree = ast.parse(text)
