@@ -5,12 +5,16 @@ the size of the keys. The kernel is launched for the longest document; `set_long
 that no call has to ask the device.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.varlen import varlen_attn
 
 from longstep.ops.mla.reference import expand
+
+if TYPE_CHECKING or torch.cuda.is_available():  # it loads torch's compiler, which takes a second
+    from torch.nn.attention.varlen import varlen_attn
 
 _longest_document: int | None = None
 
