@@ -94,6 +94,8 @@ def save(
     if training is not None:
         save_file({n: t.detach().cpu().contiguous() for n, t in training.tensors.items()}, new / "training.safetensors")
         (new / "training.json").write_bytes(msgspec.json.format(msgspec.json.encode(training.facts), indent=2))
+    for path in new.iterdir():
+        path.chmod(0o644)  # safetensors makes files for the owner alone
     files = {p.name: _File(_sha256(p), p.stat().st_size) for p in sorted(new.iterdir())}
     manifest = Manifest(format=FORMAT, preset=model.cfg.name, tokenizer=tokenizer, facts=dict(facts or {}), files=files)
     (new / "manifest.json").write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
