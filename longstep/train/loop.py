@@ -177,6 +177,11 @@ def _prefetched(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
         thread.join()
 
 
+def _weights(state: TrainingState) -> dict[str, Tensor]:
+    prefix = "model."
+    return {n.removeprefix(prefix): t for n, t in state.tensors.items() if n.startswith(prefix)}
+
+
 class Trainer:
     """A model, its optimizer and its place in the data. `update` is one step; `train` is the loop around it."""
 
@@ -236,8 +241,7 @@ class Trainer:
                     f"{self.folder} was trained on {state.facts['data']}, but this run names {self._data_facts()}; "
                     f"resume with the same data, or start a new run with --init {self.folder}"
                 )
-            weights = {n.removeprefix("model."): t for n, t in state.tensors.items() if n.startswith("model.")}
-            load_weights(self.model, weights, str(self.folder))
+            load_weights(self.model, _weights(state), str(self.folder))
             return state
         if cfg.init is not None:
             self._take(cfg.init)
@@ -245,7 +249,8 @@ class Trainer:
 
     def _take(self, folder: Path) -> None:
         checkpoint = load_checkpoint(folder, preset=self.cfg.preset, tokenizer=self.packer.tokenizer)
-        self.model.load_state_dict(checkpoint.model.state_dict())
+        state = load_training(folder)  # its weights, if it is there, have not been rounded
+        load_weights(self.model, checkpoint.model.state_dict() if state is None else _weights(state), str(folder))
 
     def _data_facts(self) -> dict[str, Any]:
         cfg = self.cfg
