@@ -21,7 +21,6 @@ from longstep.model.network import Model
 from longstep.ops import index
 
 HUGE_PAGE = 2**21  # bytes
-FEW = 2  # sequences up to which each reads its experts by itself
 
 
 def prepare(model: Model) -> None:
@@ -79,7 +78,7 @@ class _Arena:
 
 
 class Decoder:
-    """Runs one step of the whole network. Holds no state of its own between steps."""
+    """Runs one step of the whole network. Keeps nothing between steps but scratch: one thread at a time."""
 
     def __init__(self, model: Model, arena: _Arena):
         self.embed = model.embed.weight.data
@@ -92,6 +91,9 @@ class Decoder:
     def step(self, tokens_B1: Tensor, cache: Cache, slots: Sequence[int], first: Sequence[int]) -> Tensor:
         """Hidden states [B, 1, D] of one token more of each slot; `first` are the positions of these tokens."""
         batch = _Batch(cache, slots, first)
+        assert cache.kv.dtype == self.embed.dtype, (
+            f"weights are {self.embed.dtype}, the cache {cache.kv.dtype}: use one"
+        )
         x_BD = self.embed[tokens_B1[:, 0]]
         v_JBD = x_BD.new_empty(self.num_sources, *x_BD.shape)  # the finished blocks, then the open one's sum
         v_JBD[0] = x_BD
@@ -105,7 +107,7 @@ class _Batch:
     """Where the sequences of a step lie in the cache."""
 
     def __init__(self, cache: Cache, slots: Sequence[int], first: Sequence[int]):
-        self.cache, self.slots, self.first = cache, slots, first
+        self.cache, self.slots = cache, slots
         self.lengths = [n + 1 for n in first]
         self.rows_B = torch.tensor([cache.row(slot, n) for slot, n in zip(slots, first, strict=True)])
         start, stop = slots[0], slots[0] + len(slots)
@@ -135,8 +137,13 @@ class _Mix:
         if len(v_JBD) == 1:
             h_BD = v_JBD[0]
         else:
-            a_JB1 = torch.matmul(v_JBD, self.query_D1).mul_(self.inverse_rms(v_JBD)).softmax(0)
-            h_BD = torch.bmm(a_JB1.permute(1, 2, 0), v_JBD.transpose(0, 1)).squeeze(1)
+            J, B, D = v_JBD.shape
+            v_ND = v_JBD.view(-1, D)
+            a_JB = torch.mm(v_ND, self.query_D1).mul_(self.inverse_rms(v_ND)).view(J, B).softmax(0)
+            if B == 1:
+                h_BD = torch.mm(a_JB.T, v_ND)
+            else:
+                h_BD = torch.bmm(a_JB.T[:, None], v_JBD.transpose(0, 1))[:, 0]
         return torch.mul(h_BD, self.w_D).mul_(self.inverse_rms(h_BD))
 
 
@@ -312,6 +319,10 @@ class _MoE:
         self.inverse_rms = _InverseRMS(self.L, m.latent_norm.eps, arena.dtype)
         self.situ = _SiTU(self.F2 // 2, m, arena.dtype)
         self.shared_situ = _SiTU(self.widths[0] // 2, m, arena.dtype)
+        self.h_KF = torch.empty(
+            self.top_k, self.F2, dtype=arena.dtype
+        )  # one token's experts, between their two products
+        self.rows = torch.split(self.h_KF, 1)
         # [latent | shared] -> D: both end in one product
         self.w_out = arena.place_rows(m.latent_up_proj.weight, shared.down_proj.weight)
 
@@ -321,23 +332,22 @@ class _MoE:
         idx_BK = (score + self.bias_E).topk(self.top_k, dim=1).indices
         w_BK = score.gather(1, idx_BK)
         w_BK.div_(w_BK.sum(1, keepdim=True).add_(1e-20))
-        u_BL = self._few(z_BL, idx_BK, w_BK) if len(x_BD) <= FEW else self._many(z_BL, idx_BK, w_BK)
+        if len(x_BD) == 1:
+            u_BL = self._one(z_BL, idx_BK[0].tolist(), w_BK.T)
+        else:
+            u_BL = self._many(z_BL, idx_BK, w_BK)
         u_BL.mul_(self.inverse_rms(u_BL)).mul_(self.norm)
         return torch.cat((u_BL, self.shared_situ(shared)), dim=1), self.w_out
 
-    def _few(self, z_BL: Tensor, idx_BK: Tensor, w_BK: Tensor) -> Tensor:
-        """Each token reads its experts as they lie."""
-        u_BL = z_BL.new_zeros(len(z_BL), self.L)
-        h_KF = z_BL.new_empty(self.top_k, self.F2)
-        for b, chosen in enumerate(idx_BK.tolist()):
-            z_1L, u_1L = z_BL[b : b + 1], u_BL[b : b + 1]
-            rows = torch.split(h_KF, 1)
-            for e, row in zip(chosen, rows, strict=True):
-                torch.mm(z_1L, self.w13[e], out=row)
-            y = self.situ(h_KF).mul_(w_BK[b][:, None])
-            for e, row in zip(chosen, torch.split(y, 1), strict=True):
-                u_1L.addmm_(row, self.w2[e])
-        return u_BL
+    def _one(self, z_1L: Tensor, chosen: list[int], w_K1: Tensor) -> Tensor:
+        """One token reads its experts as they lie."""
+        for e, row in zip(chosen, self.rows, strict=True):
+            torch.mm(z_1L, self.w13[e], out=row)
+        first, *others = torch.split(self.situ(self.h_KF).mul_(w_K1), 1)
+        u_1L = torch.mm(first, self.w2[chosen[0]])
+        for e, row in zip(chosen[1:], others, strict=True):
+            u_1L.addmm_(row, self.w2[e])
+        return u_1L
 
     def _many(self, z_BL: Tensor, idx_BK: Tensor, w_BK: Tensor) -> Tensor:
         """Each expert takes all its tokens at once."""

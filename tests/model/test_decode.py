@@ -8,7 +8,7 @@ from small_network import CONFIG, build, rel
 
 from longstep.model.cache import PAGE, Cache
 from longstep.model.config import DSAConfig, ModelConfig, preset
-from longstep.model.decode import FEW, prepare
+from longstep.model.decode import prepare
 from longstep.model.network import Model
 
 BOUND = 1e-10  # in float64
@@ -47,10 +47,6 @@ def test_decoder_is_the_plain_form(cfg, prompts):
     assert (error := rel(got, want)) < BOUND, f"{error:.1e}"
 
 
-def test_both_ways_of_reading_experts_are_covered():
-    assert 1 <= FEW < 5, "the batches above lie on both sides"
-
-
 def test_decoder_reads_scattered_pages_and_slots():
     """A sequence that had to jump over another's page, in slots that do not follow one another."""
     results = []
@@ -87,6 +83,13 @@ def test_preparing_changes_no_value_and_shares_memory():
 def test_other_dtypes_are_refused():
     with pytest.raises(AssertionError, match="takes fp32"):
         prepare(build(CONFIG).bfloat16())
+
+
+def test_a_cache_of_another_dtype_is_refused():
+    model = pair(CONFIG)[1]
+    cache = Cache(CONFIG, 1, 64, dtype=torch.float32)
+    with pytest.raises(AssertionError, match="the cache torch.float32"):
+        model(torch.zeros(1, 1, dtype=torch.long), cache=cache, slots=[cache.alloc()])
 
 
 def test_fp32_is_near_float64():

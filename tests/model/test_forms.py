@@ -31,6 +31,16 @@ def test_cached_is_uncached_in_any_split(cfg, split):
     assert cache.lengths[slot] == 150
 
 
+def test_memory_that_nobody_wrote_is_never_read():
+    """Pools are not cleared when they are made: not-a-numbers left in them must not reach a result."""
+    model, ids, cache = build(CONFIG), tokens(100), cache_for(CONFIG)
+    cache.kv.fill_(torch.nan)
+    cache.index_keys.fill_(torch.nan)
+    slot = cache.alloc()
+    got = [model(part, cache=cache, slots=[slot]) for part in ids.split([30, 69, 1], dim=1)]
+    assert (error := rel(torch.cat(got, 1), model(ids))) < BOUND, f"{error:.1e}"
+
+
 def test_sequences_of_different_lengths_decode_together():
     """A batch of rows, one token each, is the rows one by one, whatever their order in the batch and their slots."""
     model, cache = build(CONFIG), cache_for(CONFIG)
