@@ -88,7 +88,7 @@ def test_other_dtypes_are_refused():
 def test_a_cache_of_another_dtype_is_refused():
     model = pair(CONFIG)[1]
     cache = Cache(CONFIG, 1, 64, dtype=torch.float32)
-    with pytest.raises(AssertionError, match="the cache torch.float32"):
+    with pytest.raises(AssertionError, match=r"the cache torch\.float32"):
         model(torch.zeros(1, 1, dtype=torch.long), cache=cache, slots=[cache.alloc()])
 
 
