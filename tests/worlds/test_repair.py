@@ -215,6 +215,17 @@ def test_cheats_score_zero(name: str, tmp_path: Path, warm: WarmTests) -> None:
     assert not WORLD.verify(task, tmp_path, warm).success
 
 
+def test_answers_by_heart_pass_what_is_seen_and_fail_what_is_hidden(tmp_path: Path, warm: WarmTests) -> None:
+    seeds = iter(range(FIRST_TEST_SEED, FIRST_TEST_SEED + 50))
+    task = next(t for t in (WORLD.task(seed, "boundary") for seed in seeds) if not project(t).visible[0].statements)
+    WORLD.set_up(task, tmp_path)
+    for _, arguments in (call for move in _moves(WORLD.attacks(task)["answers of the tests"]) for call in move):
+        (tmp_path / arguments["path"]).write_text(arguments["text"])
+    checks = {c.name: c.passed for c in WORLD.verify(task, tmp_path, warm).checks}
+    assert checks.pop("hidden tests") is False
+    assert all(checks.values()), checks
+
+
 def _moves(policy: Policy) -> Iterator[tuple[tuple[str, dict[str, Any]], ...]]:
     move = next(policy)
     while move.calls:

@@ -12,7 +12,7 @@ from typing import Any
 from longstep.errors import WorldError
 from longstep.messages import Effort, ToolResult
 from longstep.worlds.base import Move, Policy
-from longstep.worlds.repair.explain import clause, is_code
+from longstep.worlds.repair.explain import clause, code_lines
 from longstep.worlds.repair.mutate import KINDS, Mutation, View, edit_text
 from longstep.worlds.repair.project import Project, definition_of, is_test
 
@@ -261,9 +261,6 @@ class _Repair:
         if self.effort == "max":
             yield from self.read("Look at the edited lines.", self.project.path, m.line, max(3, len(m.clean)))
         report = yield from self.check(failure)
-        if report is None and self.effort != "low" and "::" in failure.test:
-            result = yield from self.call("That test passes. Run all tests.", "run_tests")
-            report = first_failure(result.text)
         if report is not None:
             raise WorldError(f"repair: the tests fail after the repair: {report}")
         yield Move(think=self.think("All tests pass."), text=f"Fixed line {m.line} of {self.project.path}.")
@@ -273,18 +270,21 @@ class _Repair:
         lines = self.seen.lines[self.project.path]
         if failure.in_code and failure.path == self.project.path and failure.line == m.line:
             return f"Line {m.line}: "
-        start = next((n for n in range(m.line, 0, -1) if re.match(r"def |class ", lines.get(n, ""))), m.line)
-        passed = [n for n in range(start + 1, m.line) if n in lines and is_code(lines[n])]
+        pattern = r" *def |class " if failure.in_code else r"def |class "
+        start = next((n for n in range(m.line, 0, -1) if re.match(pattern, lines.get(n, ""))), m.line)
+        passed = code_lines([(n, lines[n]) for n in range(start + 1, m.line) if n in lines])
         said = ""
         if self.effort == "max" and (doc := self.doc(m)):
             said = f"It says: {doc} "
         return said + "".join(f"{n} ok, " for n in passed) + f"{m.line}: "
 
     def check(self, failure: Failure) -> Step:
-        """Run the failing test again, or all where that is all there is."""
-        one = self.effort != "low" and "::" in failure.test
-        if one:
+        """Run the failing test again and, if it passes, all tests; gives the first failure, None if there is none."""
+        if self.effort != "low" and "::" in failure.test:
             result = yield from self.call("Run that test again.", "run_tests", path=failure.test)
+            if report := first_failure(result.text):
+                return report
+            result = yield from self.call("That test passes. Run all tests.", "run_tests")
         else:
             result = yield from self.call("Run the tests again.", "run_tests")
         return first_failure(result.text)

@@ -4,6 +4,7 @@ Used by the expert and by pretraining documents. Everything quoted comes from te
 """
 
 import re
+from collections.abc import Iterable
 
 # Words of a docstring that call for a piece of code.
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -110,7 +111,13 @@ def clause(kind: str, wrong: str, right: str, doc: str) -> str:
     return f"{said}: {right}, not {wrong}" if said else f"{right}, not {wrong}"
 
 
-def is_code(line: str) -> bool:
-    """Whether a line is looked at when code is read line by line."""
-    text = line.strip()
-    return bool(text) and not text.startswith(("def ", "class ", '"""', "#"))
+def code_lines(lines: Iterable[tuple[int, str]]) -> list[int]:
+    """The numbers of the lines that are looked at when code is read line by line: no docstrings, heads or comments."""
+    numbers, inside = [], False
+    for number, line in lines:
+        text = line.strip()
+        if inside or text.startswith('"""'):
+            inside ^= text.count('"""') % 2 == 1
+        elif text and not text.startswith(("def ", "class ", "#", "@")):
+            numbers.append(number)
+    return numbers

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from longstep.worlds.repair.explain import clause, is_code
+from longstep.worlds.repair.explain import clause, code_lines
 from longstep.worlds.repair.mutate import KINDS, TRAINED, View, edit_text
 
 MIN_LINES, MAX_LINES = 4, 25
@@ -75,7 +75,7 @@ def _repair(
             old, new = edit_text(m.buggy), edit_text(m.clean)
             if "\n".join(buggy).count(old) != 1 or old == new:
                 continue
-            passed = [n for n, line in enumerate(buggy, first) if n < m.line and is_code(line)]
+            passed = code_lines((n, line) for n, line in enumerate(buggy, first) if n < m.line)
             walk = "".join(f"{n} ok, " for n in passed[-8:])
             return FunctionRepair(
                 kind=kind,

@@ -77,7 +77,7 @@ class Project:
     hidden_tests: str
     num_tests: int
     num_hidden: int
-    shows: tuple[Case, ...]  # cases of the broken definition, visible ones first
+    visible: tuple[Case, ...]  # of the broken definition; some fail
     raises: bool  # whether the first visible failure is an exception of the program, not an assertion
 
     def is_source(self, path: str) -> bool:
@@ -88,7 +88,7 @@ class Project:
         modules = {_name(p): text for p, text in self.files.items() if self.is_source(p)}
         modules[_name(self.path)] = source
         world = Namespaces(modules)
-        broken = [not case.holds(world.results(case)) for case in self.shows]
+        broken = [not case.holds(world.results(case)) for case in self.visible]
         return any(broken) and not world.endless
 
 
@@ -335,7 +335,7 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
         hidden_tests=hidden_tests,
         num_tests=num_tests,
         num_hidden=num_hidden,
-        shows=tuple(visible + hidden),
+        visible=tuple(visible),
         raises=next(found for c in visible if not c.holds(found := buggy.results(c))) is None,
     )
 
