@@ -289,23 +289,32 @@ class Trainer:
         self.bad_in_a_row = (self.bad_in_a_row + 1) * (1 - finite)
         return loss, norm, ratios
 
-    def save(self) -> None:
-        """Write the checkpoint (process 0 alone)."""
+    def sources(self) -> list[dict[str, Any]]:
+        """What the run has read: folder, its tokens, and how often they were gone through."""
+        epochs = self.packer.epochs(self.step * self.num_processes)
+        return [
+            {"folder": s.folder.name, "tokens": s.num_tokens, "epochs": round(n, 3)}
+            for s, n in zip(self.packer.sources, epochs, strict=True)
+        ]
+
+    def save(self, *, last: bool = False) -> None:
+        """Write the checkpoint (process 0 alone). The last one of a run also says what was read."""
         if self.rank:
             return
         cfg = self.cfg
         tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
         tensors |= {f"optimizer.{n}": t for n, t in self.optimizer.state_dict().items()}
         tensors["random"] = torch.get_rng_state()
-        facts = {"data": self._data_facts(), "restarted_at": self.restarted_at}
+        training = {"data": self._data_facts(), "restarted_at": self.restarted_at}
+        facts = {"stage": cfg.stage, "step": self.step, "tokens": self.tokens, "loss": round(self.loss, 4)}
         save(
             self.folder,
             self.model,
             tokenizer_file=cfg.tokenizer_file,
             tokenizer=self.packer.tokenizer,
             card=cfg.card or f"# {cfg.preset}\n\nStage {cfg.stage}, {self.step} updates, {self.tokens:,} tokens.\n",
-            facts={"stage": cfg.stage, "step": self.step, "tokens": self.tokens, "loss": round(self.loss, 4)},
-            training=TrainingState(tensors=tensors, facts=facts),
+            facts=facts | ({"sources": self.sources()} if last else {}),
+            training=TrainingState(tensors=tensors, facts=training),
         )
 
 
@@ -390,7 +399,7 @@ def _run(
     bad_steps = int(trainer.bad_steps)
     if losses:
         trainer.loss = float(torch.stack(losses).nanmean())
-    trainer.save()
+    trainer.save(last=True)
     console.print(f"stopped ({reason}) at step {trainer.step}: {trainer.folder}")
     return Summary(
         checkpoint=trainer.folder,

@@ -74,7 +74,10 @@ def test_it_learns_and_leaves_a_checkpoint(data, tmp_path):
     line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert {"step", "tokens", "loss", "lr", "grad_norm", "load", "tokens_per_s", "bad_steps"} <= set(line)
     checkpoint = load(summary.checkpoint, preset="nano", tokenizer="t")
-    assert checkpoint.manifest.facts["step"] == 15
+    facts = checkpoint.manifest.facts
+    assert facts["step"] == 15
+    assert facts["sources"][0]["folder"] == "source"
+    assert facts["sources"][0]["epochs"] * facts["sources"][0]["tokens"] == pytest.approx(15 * 256, rel=0.1)
     assert "Stage sft, 15 updates" in (summary.checkpoint / "card.md").read_text()
 
 
