@@ -15,7 +15,7 @@ def plain(hidden, head, target, weight):
 @pytest.mark.parametrize("num_tokens", [1, 7, 64, 65])
 def test_matches_the_plain_form(num_tokens, monkeypatch):
     """Value and both gradients, over chunks that do and do not divide the tokens."""
-    monkeypatch.setattr(module, "_CHUNK_TOKENS", 16)
+    monkeypatch.setattr(module, "_CPU_CHUNK_TOKENS", 16)
     torch.manual_seed(0)
     hidden = torch.randn(num_tokens, 12, dtype=torch.float64, requires_grad=True)
     head = torch.randn(30, 12, dtype=torch.float64, requires_grad=True)
@@ -49,6 +49,14 @@ def test_bf16_states_with_an_fp32_head():
     assert [g.dtype for g in grads] == [torch.bfloat16, torch.float32]
     for got, want in zip(grads, wants, strict=True):
         assert (got.float() - want).norm() / want.norm() < 0.02
+
+
+def test_the_gpus_chunk_is_the_cpus():
+    """The form that is compiled on a GPU, run plainly here."""
+    torch.manual_seed(0)
+    inputs = (torch.randn(9, 6), torch.randn(20, 6), torch.randint(0, 20, (9,)), torch.rand(9))
+    for a, b in zip(module._chunk(*inputs), module._chunk_in_place(*inputs), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_huge_logits_stay_finite():
