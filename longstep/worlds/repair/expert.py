@@ -131,9 +131,9 @@ class _Repair:
         return self.detours and self.rng.random() < SMALL_SLIPS
 
     def spoil(self, text: str) -> str:
-        """The text with one character in its middle left out."""
-        at = self.rng.randrange(len(text) // 3, len(text) - 2)
-        return text[:at] + text[at + 1 :]
+        """The text with one character left out, so that it is found nowhere."""
+        spoilt = (text[:at] + text[at + 1 :] for at in self.rng.sample(range(1, len(text) - 1), len(text) - 2))
+        return next(t for t in spoilt if t not in self.buggy)
 
     def find(self, think: str, text: str) -> Step:
         """Search, and give (path, line) of the first match outside of the tests."""
@@ -194,8 +194,16 @@ class _Repair:
         text = f"class {owner}" if is_class else f"def {owner}("
         path, line, _ = (yield from self.find(why, text))[0]
         yield from self.read(f"It is at line {line}.", path, line, CLASS_WINDOW if is_class else WINDOW)
+        if is_class:
+            yield from self.read_on(line)
         if not self.target_seen():
             raise WorldError(f"repair: the expert did not find the bug in {project.path}")
+
+    def read_on(self, start: int) -> Step:
+        """The rest of a class that is longer than one read."""
+        end = start + CLASS_WINDOW
+        if not self.target_seen() and self.mutation.line >= end:
+            yield from self.read("The class goes on.", self.project.path, end, WINDOW)
 
     def read_top(self, failure: Failure) -> Step:
         name = re.findall(r"'(\w+)'", failure.error)[0]
@@ -226,6 +234,8 @@ class _Repair:
             matches = yield from self.find(f"{owner} is wrong: {error}. Find its class.", "class ")
             match = next((x for x in matches if f"class {self.project.owner}:" in x[2]), matches[0])
             yield from self.read(f"The class is at line {match[1]}.", match[0], match[1], CLASS_WINDOW)
+            if match[0] == self.project.path:
+                yield from self.read_on(match[1])
         else:
             raise WorldError(f"repair: the expert does not see what {line!r} tries")
 

@@ -191,5 +191,6 @@ class _Run:
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         self._left -= 1
         if self._left < 0:
+            sys.settrace(None)  # else it would raise again where generators are closed
             raise _NotPlain
         return self._trace

@@ -11,12 +11,13 @@ import random
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 from longstep.errors import WorldError
 from longstep.worlds.base import Split
+from longstep.worlds.repair.grammar import COMBINED_MODULE, combined_block
 from longstep.worlds.repair.mutate import KINDS, Mutation, View
 from longstep.worlds.repair.templates import (
     Block,
@@ -30,6 +31,7 @@ from longstep.worlds.repair.templates import (
 )
 
 NAMED_RESULTS = 0.1  # share of tests that keep a result in a variable before they look at it
+COMBINED = 0.5  # share of training projects whose broken definition comes from grammar.py
 NO_DOCSTRINGS = 0.15  # share of training projects without docstrings, for the kinds that a reader can see without
 NUM_DRAWS = 14  # cases tried on clean and mutated code
 MAX_TRIES = 60
@@ -42,6 +44,9 @@ _NO_DOCSTRING_NEEDED = frozenset(
         *("early_return", "lost_update", "missing_return", "wrong_arguments"),
     )
 )
+_NOT_COMBINED = frozenset(("missing_import", "wrong_arguments"))
+_COMBINED_NAMES = ("metrics", "policy", "figures", "logic", "overview", "extras", "basics", "digest", "core")
+_COMBINED_DOCS = ("Small functions for $items.", "Rules and figures.", "Helpers for $items.", "What the program knows.")
 _MAX_TRACED = 5_000  # lines that a program with `while` may run per case
 
 
@@ -185,6 +190,7 @@ class _Watch:
     def _trace(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
         self._left -= 1
         if self._left < 0:
+            sys.settrace(None)  # else it would raise again where generators are closed
             raise _EndlessError
         return self._trace
 
@@ -256,8 +262,13 @@ def build(seed: int, kind: str, split: Split) -> Project:
     blocks = blocks_for(kind, split)
     if not blocks:
         raise WorldError(f"repair: no {split} template has a place for a bug of kind {kind}")
-    for _ in range(MAX_TRIES):
-        project = _attempt(rng, kind, split, rng.choice(blocks))
+    combined = split == "train" and kind not in _NOT_COMBINED and rng.random() < COMBINED
+    for number in range(MAX_TRIES):
+        if combined and number < MAX_TRIES // 2:
+            block = combined_block(rng)
+        else:
+            block = rng.choices(blocks, weights=[b.variety for b in blocks])[0]
+        project = _attempt(rng, kind, split, block)
         if project is not None:
             return project
     raise WorldError(f"repair: seed {seed}, kind {kind}: no project in {MAX_TRIES} tries whose tests catch the bug")
@@ -273,6 +284,8 @@ def _attempt(rng: random.Random, kind: str, split: Split, target: Block) -> Proj
     if kind in _NO_DOCSTRING_NEEDED and filler.vary and rng.random() < NO_DOCSTRINGS:
         filler.style = without_docstrings
     piece = filler.piece(target)
+    if target.module == COMBINED_MODULE and not _has_place(rng, kind, piece):
+        return None
     modules = _lay_out(
         rng, filler, lib.modules, target, piece, taken=sys.stdlib_module_names if not root else {package}
     )
@@ -349,7 +362,9 @@ def _lay_out(
     taken: Collection[str],
 ) -> list[_Module]:
     """Two to four modules of three to six definitions, `piece` among them; its helper may stand in an earlier one."""
-    home = next(m for m in templates if target in m.blocks)
+    home = next((m for m in templates if target in m.blocks), None)
+    if home is None:  # a combined block: it lives among the functions of any module, under another name
+        home = replace(rng.choice(templates), names=_COMBINED_NAMES, docs=_COMBINED_DOCS)
     others = rng.sample([m for m in templates if m is not home], rng.choice((1, 1, 2, 2, 3)))
     functions = {*piece.helper_names, *piece.main_names}
     names = set(taken)
@@ -382,6 +397,11 @@ def _lay_out(
     if rng.random() < 0.5:
         modules.reverse()
     return modules
+
+
+def _has_place(rng: random.Random, kind: str, piece: Piece) -> bool:
+    view = View(piece.main.split("\n"), ast.parse(piece.main), rng)
+    return next(iter(KINDS[kind](view)), None) is not None
 
 
 def _insert(rng: random.Random, module: _Module, part: _Part) -> None:

@@ -39,6 +39,11 @@ class Block:
     main: str
     cases: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
+    @functools.cached_property
+    def variety(self) -> int:
+        """1 to 5: blocks with more slots are drawn more often, so that fewer functions come twice."""
+        return 1 + min(4, len(set(re.findall(r"\$\w+|<<.*?>>", self.main))))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleTemplate:
@@ -87,7 +92,7 @@ def parse(text: str) -> Library:
     def close() -> None:
         if chunk:
             names, _, blocks = modules[-1]
-            blocks.append(_block(names[0], chunk))
+            blocks.append(block_of(names[0], chunk))
             chunk.clear()
 
     in_cases = False
@@ -124,7 +129,8 @@ def parse(text: str) -> Library:
     )
 
 
-def _block(module: str, lines: list[str]) -> Block:
+def block_of(module: str, lines: list[str]) -> Block:
+    """A block from its lines of text; `module` is where it belongs."""
     code = [x for x in lines if not x.startswith(("? ", "! ", "= "))]
     imports = tuple(x for x in code if x.startswith(("import ", "from ")))
     body = "\n".join(x for x in code if x not in imports)
