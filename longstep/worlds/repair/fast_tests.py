@@ -189,8 +189,10 @@ class _Run:
         return SimpleNamespace(**{k: v for k, v in self._modules[name].items() if k[:2] != "__"})
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        self._left -= 1
-        if self._left < 0:
-            sys.settrace(None)  # else it would raise again where generators are closed
-            raise _NotPlain
+        if not frame.f_code.co_filename.startswith(self._root):
+            return None
+        if event == "line":  # at other events a generator may be closing, where exceptions are swallowed
+            self._left -= 1
+            if self._left < 0:
+                raise _NotPlain
         return self._trace

@@ -188,10 +188,12 @@ class _Watch:
         self._before: Any = None
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
-        self._left -= 1
-        if self._left < 0:
-            sys.settrace(None)  # else it would raise again where generators are closed
-            raise _EndlessError
+        if not frame.f_code.co_filename.startswith("<"):  # code of a library
+            return None
+        if event == "line":  # at other events a generator may be closing, where exceptions are swallowed
+            self._left -= 1
+            if self._left < 0:
+                raise _EndlessError
         return self._trace
 
     def __enter__(self) -> None:
