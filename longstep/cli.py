@@ -119,6 +119,7 @@ def eval_run(
     families: Annotated[str | None, typer.Option(help="Only these kinds of task; commas between.")] = None,
     model: Annotated[str | None, typer.Option(help="A baseline instead: expert, nothing or attack.")] = None,
     concurrency: Annotated[int, typer.Option(help="Episodes at a time; they are decoded together.")] = 16,
+    temperature: Annotated[float, typer.Option(help="0 is greedy, as in `longstep run`.")] = 0.0,
     restart: Annotated[bool, typer.Option("--restart", help="Drop earlier records instead of going on.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     context: Annotated[int | None, typer.Option(help="Longest conversation in tokens.")] = None,
@@ -126,7 +127,9 @@ def eval_run(
     unsafe_no_sandbox: NoSandbox = False,
 ) -> None:
     """Measure success, steps, tokens and cost on the worlds' tasks, with 95% intervals. Goes on where it stopped."""
+    from longstep.agent.loop import DEFAULT_LIMITS
     from longstep.agent.view import make_console
+    from longstep.chat.model import Sampling
     from longstep.engine import load_model
     from longstep.evals.run import baseline, parse_efforts, parse_seeds, run_eval
     from longstep.evals.show import summary_view
@@ -148,6 +151,7 @@ def eval_run(
         sandbox=open_sandbox(unsafe_no_sandbox),
         name=model,
         families=None if families is None else families.split(","),
+        sampling=Sampling(temperature=temperature, max_tokens=DEFAULT_LIMITS.max_output_tokens),
         concurrency=concurrency,
         resume=not restart,
         show_progress=True,

@@ -75,7 +75,7 @@ class Limits:
 
     max_steps: int = 40
     max_context_tokens: int | None = None
-    max_output_tokens: int = 2048
+    max_output_tokens: int = 1024
     max_time_s: float | None = None
 
     def __post_init__(self) -> None:

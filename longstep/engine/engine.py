@@ -12,6 +12,7 @@ import torch
 
 from longstep.engine.scheduler import Scheduler, Sequence, Slots, Work
 from longstep.model.cache import PAGE, Cache
+from longstep.model.decode import prepare
 from longstep.model.network import Model
 from longstep.ops.sample import sample
 
@@ -23,6 +24,8 @@ class Engine:
         self.model = model.eval()
         parameter = next(model.parameters())
         self.device, self.max_tokens = parameter.device, max_tokens
+        if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
+            prepare(self.model)  # half the time a token
         # every slot can hold a whole context, so that an admitted sequence never runs out of pages
         num_positions = num_slots * (-(-max_tokens // PAGE) * PAGE)
         self.cache = Cache(model.cfg, num_slots, num_positions, dtype=parameter.dtype, device=parameter.device)

@@ -1,6 +1,7 @@
 """The in-process model as a `ChatModel`: encode, generate, parse. One object serves many conversations at once."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -93,8 +94,12 @@ def load_model(
     Raises CheckpointError where the folder does not hold a whole model.
     """
     folder = BUNDLED if weights is None else weights
+    if device == "cpu":
+        # one core stays free for tools and the view: a step's threads wait for the slowest, and it may be preempted
+        torch.set_num_threads(max(1, min(4, (os.cpu_count() or 1) - 1)))
     loaded = checkpoint.load(folder)
     context_tokens = min(max_tokens or loaded.cfg.max_context, loaded.cfg.max_context)
     model = loaded.model.to(device=device, dtype=dtype)
     engine = Engine(model, num_slots=num_slots, max_tokens=context_tokens)
-    return LocalModel(engine, Tokenizer.load(loaded.tokenizer_file), f"{loaded.cfg.name} ({folder.name})")
+    weights_hash = loaded.manifest.files["model.safetensors"].sha256
+    return LocalModel(engine, Tokenizer.load(loaded.tokenizer_file), f"{loaded.cfg.name}-{weights_hash[:8]}")

@@ -44,6 +44,7 @@ from longstep.tools.warm_tests import WarmTests
 from longstep.train.pack import CONTEXT, OUTPUT, OWN, ShardWriter
 from longstep.worlds.base import FIRST_TEST_SEED, PolicyModel, World
 from longstep.worlds.registry import world
+from longstep.worlds.repair.fast_tests import FastTests
 
 _EPISODE_S = 120  # an episode that takes longer is given up
 _CHUNK = 16  # episodes that a worker takes at once
@@ -78,7 +79,8 @@ class EpisodeMaker:
     def __init__(self, tokenizer_file: Path | None, max_document: int, unsafe: bool):
         self.encoder = Encoder(Tokenizer.load(tokenizer_file))
         self._max_document = max_document
-        self._sandbox = WarmTests(open_sandbox(unsafe))
+        self._warm = WarmTests(open_sandbox(unsafe, warm=True))
+        self._sandbox = FastTests(self._warm)
         self._worlds: dict[str, World] = {}
         memory = Path("/dev/shm")
         self._scratch = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
@@ -87,7 +89,7 @@ class EpisodeMaker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._sandbox.close()
+        self._warm.close()
 
     def make(self, job: Job) -> Made:
         try:

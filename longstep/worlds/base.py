@@ -144,5 +144,4 @@ class PolicyModel:
         for name, arguments in move.calls:
             self._num_calls += 1
             parts.append(ToolCall(id=f"call-{self._num_calls}", name=name, arguments=arguments))
-        stop = "calls" if move.calls else "end"
-        yield TurnDone(Turn(parts=tuple(parts), stop=stop, effort=request.effort))
+        yield TurnDone(Turn(parts=tuple(parts), stop="calls" if move.calls else "end", effort=request.effort))
