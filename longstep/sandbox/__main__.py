@@ -5,12 +5,11 @@ import tempfile
 from pathlib import Path
 
 from longstep.errors import SandboxError
-from longstep.sandbox.bubblewrap import self_check
-from longstep.sandbox.unsafe import open_sandbox
+from longstep.sandbox.bubblewrap import Bubblewrap, self_check
 
 if __name__ == "__main__":
     try:
         with tempfile.TemporaryDirectory() as folder:
-            print(self_check(open_sandbox(), Path(folder)))
+            print(self_check(Bubblewrap(), Path(folder)))
     except SandboxError as error:
         sys.exit(str(error))
