@@ -200,10 +200,10 @@ class Trainer:
         torch.manual_seed(cfg.seed)
         self.model = Model(preset(cfg.preset).as_mla(), compute_dtype=torch.bfloat16 if on_gpu else None)
         vocab_size = self.model.cfg.vocab_size
-        for source in self.packer.sources:
-            if int(source.meta.get("vocab_size", 0)) > vocab_size:
+        for part in (part for source in self.packer.sources for part in source.parts):
+            if int(part.meta.get("vocab_size", 0)) > vocab_size:
                 raise UserError(
-                    f"{source.folder} was written with {source.meta['vocab_size']} token ids, but preset {cfg.preset} "
+                    f"{part.folder} was written with {part.meta['vocab_size']} token ids, but preset {cfg.preset} "
                     f"has {vocab_size}; choose another preset or tokenizer"
                 )
         state = self._start_weights()
@@ -255,7 +255,10 @@ class Trainer:
     def _data_facts(self) -> dict[str, Any]:
         cfg = self.cfg
         return {
-            "sources": [{"documents": int(s.length_N.size), "tokens": s.num_tokens} for s in self.packer.sources],
+            "sources": [
+                {"grow": True} if option.grow else {"documents": source.num_documents, "tokens": source.num_tokens}
+                for option, source in zip(cfg.sources, self.packer.sources, strict=True)
+            ],
             "ratios": [s.ratio for s in cfg.sources],
             "seed": cfg.seed,
             "batch_tokens": cfg.batch_tokens,

@@ -11,12 +11,18 @@ In memory a batch is packed over its whole width: documents stand side by side i
 begins, and nothing looks across a boundary. An episode is never cut unless it is longer than `max_document`; text is
 cut where a batch ends and goes on in the next one. The order depends on (seed, sources) alone, so a run resumes at
 batch number n by planning n batches again, from lengths, without reading a token.
+
+A source may grow while it is read (`Source.grow`): its folder then holds part folders, each a source of its own, and
+new ones join. Which batch a part first appears in depends on when it was written, so such a run is not the same bit
+for bit when it is repeated or resumed, and several processes need not see the same plan; shares stay as asked.
 """
 
+import heapq
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +38,7 @@ CONTEXT, OWN, OUTPUT = 0, 1, 2  # kinds of token: given to the model, written by
 
 _SHARD_TOKENS = 1 << 26
 _LOOKAHEAD = 256  # documents that may wait for a batch with room
+_LOOK_EVERY = 256  # pieces between looks for new parts
 
 
 class ShardWriter:
@@ -133,21 +140,27 @@ class Shards:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """`ratio` is this source's share of all tokens, relative to the others'. `split` allows cutting its documents."""
+    """`ratio` is this source's share of all tokens, relative to the others'. `split` allows cutting its documents.
+
+    With `grow`, `folder` holds part folders `part-*` and may be empty at first, or not there yet: until a part is
+    complete the other sources have its share. Parts are weighted by their tokens.
+    """
 
     folder: Path
     ratio: float = 1.0
     split: bool = False
+    grow: bool = False
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens `start:stop` of one document of one source."""
+    """Tokens `start:stop` of one document of one part of one source."""
 
     source: int
     document: int
     start: int
     stop: int
+    part: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -174,8 +187,62 @@ class Batch:
         return Batch(**{name: t.pin_memory().to(device, non_blocking=True) for name, t in tensors.items()})
 
 
+class Parts:
+    """What there is of a source: one part, or as many as have been found so far."""
+
+    def __init__(self, option: Source):
+        self.folder, self._grow = option.folder, option.grow
+        self.parts: list[Shards] = [] if option.grow else [Shards(option.folder)]
+        self._known: set[str] = set()
+        self.look()
+
+    def look(self) -> None:
+        """Take in the parts that have become complete."""
+        if not self._grow:
+            return
+        for index in sorted(self.folder.glob("part-*/index.json")):
+            if index.parent.name not in self._known:
+                self.parts.append(Shards(index.parent))
+                self._known.add(index.parent.name)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(part.num_tokens for part in self.parts)
+
+    @property
+    def num_documents(self) -> int:
+        return sum(part.length_N.size for part in self.parts)
+
+
+class _Fair:
+    """Always the member that has had least for its weight; a new one joins at the level of the one that is due."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int]] = []
+        self._weights: dict[int, float] = {}
+
+    def join(self, member: int, weight: float) -> None:
+        self._weights[member] = weight
+        heapq.heappush(self._heap, (self._heap[0][0] if self._heap else 0.0, member))
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __contains__(self, member: int) -> bool:
+        return member in self._weights
+
+    @property
+    def due(self) -> int:
+        return self._heap[0][1]
+
+    def serve(self, amount: int) -> None:
+        """Give to the one that is due."""
+        level, member = self._heap[0]
+        heapq.heapreplace(self._heap, (level + amount / self._weights[member], member))
+
+
 class Packer:
-    """Endless batches over several sources, the same for the same arguments."""
+    """Endless batches over several sources, the same for the same arguments unless a source grows."""
 
     def __init__(
         self,
@@ -190,35 +257,56 @@ class Packer:
         """`max_documents` per batch, padding included; without it, one for every 256 tokens."""
         if max_document > batch_tokens:
             raise UserError(f"rows of {max_document} tokens do not fit a batch of {batch_tokens}; raise the batch")
-        self.sources = [Shards(s.folder) for s in sources]
+        if any(s.ratio <= 0 for s in sources):
+            raise UserError("a source's ratio must be above 0; leave the source out instead")
+        self.sources = [Parts(s) for s in sources]
         self._options = list(sources)
         self.batch_tokens, self._max_document, self._seed = batch_tokens, max_document, seed
         self.max_documents = max_documents or max(8, batch_tokens // 256)
         self._weights = np.array([0.0, 1.0, output_weight], np.float32)
-        tokenizers = {s.tokenizer for s in self.sources}
-        if len(tokenizers) > 1:
-            folders = ", ".join(f"{s.folder} ({s.tokenizer})" for s in self.sources)
-            raise UserError(f"the sources were written with different tokenizers: {folders}; write them again with one")
-        self.tokenizer = tokenizers.pop()
+        present = [part for source in self.sources for part in source.parts]
+        if not present:
+            folders = ", ".join(str(s.folder) for s in sources)
+            raise UserError(f"there is no data yet in {folders}; wait for the first part, or name another source too")
+        self.tokenizer = present[0].tokenizer
+        for part in present:
+            self._check(part)
 
-    def _pieces(self, source: int) -> Iterator[Piece]:
-        length_N = self.sources[source].length_N
+    def _check(self, part: Shards) -> None:
+        if part.tokenizer != self.tokenizer:
+            raise UserError(
+                f"the sources were written with different tokenizers: {part.folder} with {part.tokenizer}, others with "
+                f"{self.tokenizer}; write them again with one"
+            )
+
+    def _pieces(self, source: int, part: int = 0) -> Iterator[Piece]:
+        length_N = self.sources[source].parts[part].length_N
         epoch = 0
         while True:
-            order = np.random.default_rng((self._seed, source, epoch)).permutation(length_N.size)
+            order = np.random.default_rng((self._seed, source, epoch, part)).permutation(length_N.size)
             for document, num_tokens in zip(order.tolist(), length_N[order].tolist(), strict=True):
                 for start in range(0, num_tokens, self._max_document):
-                    yield Piece(source, document, start, min(start + self._max_document, num_tokens))
+                    yield Piece(source, document, start, min(start + self._max_document, num_tokens), part)
             epoch += 1
 
     def _mixed(self) -> Iterator[Piece]:
-        """Always from the source that is furthest behind its ratio."""
-        streams = [self._pieces(i) for i in range(len(self.sources))]
-        served = [0.0] * len(streams)
-        while True:
-            source = min(range(len(served)), key=lambda i: served[i] / self._options[i].ratio)
-            piece = next(streams[source])
-            served[source] += piece.num_tokens
+        """Always from the source that is furthest behind its ratio, and in it from the part that is furthest behind."""
+        sources, parts = _Fair(), [_Fair() for _ in self.sources]
+        streams: list[list[Iterator[Piece]]] = [[] for _ in self.sources]
+        for number in count():
+            if number % _LOOK_EVERY == 0:
+                for i, source in enumerate(self.sources):
+                    source.look()
+                    for part in range(len(parts[i]), len(source.parts)):
+                        self._check(source.parts[part])
+                        parts[i].join(part, source.parts[part].num_tokens)
+                        streams[i].append(self._pieces(i, part))
+                    if len(parts[i]) and i not in sources:
+                        sources.join(i, self._options[i].ratio)
+            i = sources.due
+            piece = next(streams[i][parts[i].due])
+            parts[i].serve(piece.num_tokens)
+            sources.serve(piece.num_tokens)
             yield piece
 
     def plan(self) -> Iterator[tuple[Piece, ...]]:
@@ -241,8 +329,8 @@ class Packer:
                     left -= piece.num_tokens
                 elif self._options[piece.source].split:
                     cut = piece.start + left
-                    taken.append(Piece(piece.source, piece.document, piece.start, cut))
-                    put_back.append(Piece(piece.source, piece.document, cut, piece.stop))
+                    taken.append(replace(piece, stop=cut))
+                    put_back.append(replace(piece, start=cut))
                     left = 0
                 else:
                     put_back.append(piece)
@@ -255,7 +343,8 @@ class Packer:
         token_T, weight_T = np.zeros(T + 1, np.int64), np.zeros(T + 1, np.float32)
         ends, at = [0], 0
         for piece in pieces:
-            tokens, kinds = self.sources[piece.source].read(piece.document, piece.start, piece.stop)
+            part = self.sources[piece.source].parts[piece.part]
+            tokens, kinds = part.read(piece.document, piece.start, piece.stop)
             token_T[at : at + tokens.size] = tokens
             weight_T[at : at + tokens.size] = self._weights[kinds]
             weight_T[at] = 0  # nothing before it in this row predicts a document's first token
@@ -278,9 +367,9 @@ class Packer:
                 yield self.load(pieces)
 
     def epochs(self, num_batches: int) -> list[float]:
-        """How often `num_batches` batches have gone through each source."""
+        """How often `num_batches` batches go through each source, its parts of now taken as there from the start."""
         served = [0] * len(self.sources)
         for _, pieces in zip(range(num_batches), self.plan(), strict=False):
             for piece in pieces:
                 served[piece.source] += piece.num_tokens
-        return [n / s.num_tokens for n, s in zip(served, self.sources, strict=True)]
+        return [n / max(1, s.num_tokens) for n, s in zip(served, self.sources, strict=True)]

@@ -168,3 +168,60 @@ def test_mistakes_are_told(tmp_path):
     (folder / "index.json").write_text('{"format": 9}')
     with pytest.raises(UserError, match="format 9, expected 1"):
         Shards(folder)
+
+
+def test_a_growing_source_joins_at_the_level_of_the_others(tmp_path):
+    """Nothing at first, then parts one by one: the share is as asked, and a new part is read as fast as the old."""
+    fixed = write(tmp_path / "fixed", [20] * 50)
+    grown = tmp_path / "grown"
+    packer = Packer(
+        [Source(folder=fixed), Source(folder=grown, ratio=3.0, grow=True)], batch_tokens=64, max_document=64
+    )
+    stream = packer._mixed()
+
+    def served(num_pieces: int) -> dict[tuple[int, int], int]:
+        tokens: dict[tuple[int, int], int] = {}
+        for piece in islice(stream, num_pieces):
+            tokens[piece.source, piece.part] = tokens.get((piece.source, piece.part), 0) + piece.num_tokens
+        return tokens
+
+    assert set(served(3000)) == {(0, 0)}, "the others carry on alone"
+    write(grown / "part-0000", [20] * 100)
+    served(256)  # the look is due within these
+    got = served(4000)
+    assert got[1, 0] / got[0, 0] == pytest.approx(3.0, rel=0.02), "it does not make up for what it missed"
+    write(grown / "part-0001", [10] * 100)
+    (grown / "part-0002").mkdir()  # not complete
+    write(grown / ".part-0003", [10] * 100)  # not by its name
+    served(256)
+    got = served(8000)
+    assert (got[1, 0] + got[1, 1]) / got[0, 0] == pytest.approx(3.0, rel=0.02)
+    assert got[1, 0] / got[1, 1] == pytest.approx(2.0, rel=0.02), "by tokens, not behind and not ahead"
+    assert set(got) == {(0, 0), (1, 0), (1, 1)}
+    assert packer.sources[1].num_tokens == 3000
+    assert packer.epochs(40)[1] == pytest.approx(0.75 * 40 * 60 / 3000, rel=0.1)
+
+
+def test_batches_of_a_growing_source_hold_its_parts(tmp_path):
+    grown = tmp_path / "grown"
+    write(grown / "part-0000", [5, 6])
+    write(grown / "part-0001", [7])
+    packer = Packer([Source(folder=grown, grow=True)], batch_tokens=18, max_document=18)
+    batch = next(packer.batches())
+    lengths = sorted(b - a for a, b in pairwise(batch.cu_seqlens.tolist()))
+    assert lengths == [5, 6, 7]
+    for a, b in pairwise(batch.cu_seqlens.tolist()):
+        first = int(batch.token_BT[0, a])
+        assert batch.token_BT[0, a:b].tolist() == list(range(first, first + b - a))
+
+
+def test_a_growing_source_tells_mistakes(tmp_path):
+    with pytest.raises(UserError, match="there is no data yet"):
+        Packer([Source(folder=tmp_path / "none", grow=True)], batch_tokens=8, max_document=8)
+    fixed = write(tmp_path / "fixed", [5])
+    with pytest.raises(UserError, match="must be above 0"):
+        Packer([Source(folder=fixed, ratio=0.0)], batch_tokens=8, max_document=8)
+    packer = Packer([Source(folder=fixed), Source(folder=tmp_path / "g", grow=True)], batch_tokens=8, max_document=8)
+    write(tmp_path / "g" / "part-0000", [5], tokenizer="u")
+    with pytest.raises(UserError, match="different tokenizers"):
+        next(packer.batches())
