@@ -234,12 +234,21 @@ def train_tokens(
 @train_app.command("pretrain")
 def train_pretrain(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    data: Annotated[list[str], typer.Option(help="FOLDER or FOLDER=RATIO of token shards; may be given again.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="FOLDER or FOLDER=RATIO of token shards; may be given again.")
+    ] = None,
+    grow: Annotated[
+        list[str] | None, typer.Option(help="The same, of parts that are still being written: `episodes --parts`.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="micro, tiny or nano.")] = "micro",
     steps: Annotated[int | None, typer.Option(help="Stop after this many updates.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after this time.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time, resumptions included.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's checkpoint.")] = False,
     init: Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint.")] = None,
+    save_minutes: Annotated[float, typer.Option(help="Time between checkpoints.")] = 4.0,
+    weights: Annotated[
+        Path | None, typer.Option(help="Keep a second copy of each checkpoint here: the weights, ready to use.")
+    ] = None,
     batch_tokens: Annotated[int, typer.Option(help="Tokens of one update.")] = 131072,
     row_tokens: Annotated[int, typer.Option(help="Longest document in tokens.")] = 8192,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-3,
@@ -256,9 +265,11 @@ def train_pretrain(
         TrainConfig(
             stage="pretrain",
             preset=preset,
-            sources=_sources(data, split=True),
+            sources=_sources(data, grow, split=True),
             out=out,
             tokenizer_file=_tokenizer_file(),
+            weights=weights,
+            save_minutes=save_minutes,
             steps=steps,
             minutes=minutes,
             init=init,
@@ -277,12 +288,21 @@ def train_pretrain(
 @train_app.command("sft")
 def train_sft(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    data: Annotated[list[str], typer.Option(help="FOLDER or FOLDER=RATIO of token shards; may be given again.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="FOLDER or FOLDER=RATIO of token shards; may be given again.")
+    ] = None,
+    grow: Annotated[
+        list[str] | None, typer.Option(help="The same, of parts that are still being written: `episodes --parts`.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="micro, tiny or nano.")] = "micro",
     steps: Annotated[int | None, typer.Option(help="Stop after this many updates.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after this time.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time, resumptions included.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's checkpoint.")] = False,
     init: Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint.")] = None,
+    save_minutes: Annotated[float, typer.Option(help="Time between checkpoints.")] = 4.0,
+    weights: Annotated[
+        Path | None, typer.Option(help="Keep a second copy of each checkpoint here: the weights, ready to use.")
+    ] = None,
     batch_tokens: Annotated[int, typer.Option(help="Tokens of one update.")] = 131072,
     row_tokens: Annotated[int, typer.Option(help="Longest document in tokens.")] = 8192,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-3,
@@ -300,9 +320,11 @@ def train_sft(
         TrainConfig(
             stage="sft",
             preset=preset,
-            sources=_sources(data, split=False),
+            sources=_sources(data, grow, split=False),
             out=out,
             tokenizer_file=_tokenizer_file(),
+            weights=weights,
+            save_minutes=save_minutes,
             steps=steps,
             minutes=minutes,
             init=init,
@@ -331,11 +353,14 @@ def _tokenizer_file() -> Path:
     return DEFAULT_PATH
 
 
-def _sources(data: list[str], *, split: bool) -> "tuple[Source, ...]":
+def _sources(data: list[str] | None, grow: list[str] | None, *, split: bool) -> "tuple[Source, ...]":
     from longstep.train.pack import Source
 
-    ratios = _ratios(data)
-    return tuple(Source(folder=Path(name), ratio=ratio, split=split) for name, ratio in ratios.items())
+    return tuple(
+        Source(folder=Path(name), ratio=ratio, split=split, grow=grows)
+        for items, grows in ((data, False), (grow, True))
+        for name, ratio in _ratios(items or []).items()
+    )
 
 
 def _ratios(items: list[str]) -> dict[str, float]:

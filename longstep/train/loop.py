@@ -5,20 +5,19 @@ by quantile. Weights and optimizer state are fp32; on a GPU activations are bf16
 compiled. Under `torchrun` each process takes its own batches and gradients are summed.
 
 A run lives in a folder: `log.jsonl` (a line per report) and `checkpoint/` (see longstep.checkpoint), replaced every few
-minutes, at the end, at a time limit and on Ctrl-C or SIGTERM. `resume` goes on from it to the same loss.
+minutes, at the end, at a time limit and on Ctrl-C or SIGTERM. `resume` goes on from it to the same loss; with a source
+that grows, weights, optimizer and place in the schedule are the same, and the order of the data is another.
 """
 
 import json
 import os
 import queue
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -35,6 +34,7 @@ from longstep.train.balance import rebalance
 from longstep.train.loss import head_cross_entropy
 from longstep.train.optim import OptimConfig, Optimizer, schedule
 from longstep.train.pack import Batch, Packer, Source
+from longstep.train.process import stop_flag
 from longstep.train.speed import compile_parts
 
 Stage = Literal["pretrain", "sft"]
@@ -44,13 +44,17 @@ _MAX_BAD_STEPS = 20  # updates in a row without a finite gradient
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A run. With `steps` the schedule follows them and `minutes` only stops it; without, it follows the time."""
+    """A run. With `steps` the schedule follows them and `minutes` only stops it; without, it follows the time.
+
+    `minutes` are those of the whole run: the time before a resumption counts.
+    """
 
     stage: Stage
     preset: str
     sources: tuple[Source, ...]
     out: Path
     tokenizer_file: Path
+    weights: Path | None = None  # whenever a checkpoint is saved, its weights alone are saved here too
     steps: int | None = None
     minutes: float | None = None
     init: Path | None = None  # a checkpoint whose weights to start from
@@ -117,25 +121,6 @@ def _process_group(device: torch.device) -> Iterator[tuple[int, int]]:
     finally:
         if started:
             dist.destroy_process_group()
-
-
-@contextmanager
-def _stop_flag() -> Iterator[threading.Event]:
-    """Set by SIGINT or SIGTERM. The handlers are put back at the end; outside the main thread nothing is caught."""
-    stop = threading.Event()
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -210,6 +195,7 @@ class Trainer:
         self.model.to(device).train()
         self.optimizer = Optimizer(self.model.named_parameters(), cfg.optim)
         self.step, self.tokens, self.loss = 0, 0, float("nan")
+        self.elapsed_s = 0.0  # as of the last save
         self.restarted_at = 0  # the step from which the warm-up counts
         self.bad_steps, self.bad_in_a_row = (torch.zeros((), device=device) for _ in range(2))
         if state is not None:
@@ -219,7 +205,8 @@ class Trainer:
             torch.set_rng_state(state.tensors["random"])
         if cfg.resume:
             facts = read_manifest(self.folder).facts
-            self.step, self.tokens = int(facts["step"]), int(facts["tokens"])
+            self.step, self.tokens, self.loss = int(facts["step"]), int(facts["tokens"]), float(facts["loss"])
+            self.elapsed_s = float(facts.get("elapsed_s", 0.0))
             self.restarted_at = int(state.facts["restarted_at"]) if state is not None else self.step
         if on_gpu:
             from longstep.ops.mla.varlen import set_longest_document
@@ -309,16 +296,28 @@ class Trainer:
         tensors |= {f"optimizer.{n}": t for n, t in self.optimizer.state_dict().items()}
         tensors["random"] = torch.get_rng_state()
         training = {"data": self._data_facts(), "restarted_at": self.restarted_at}
-        facts = {"stage": cfg.stage, "step": self.step, "tokens": self.tokens, "loss": round(self.loss, 4)}
-        save(
-            self.folder,
-            self.model,
-            tokenizer_file=cfg.tokenizer_file,
-            tokenizer=self.packer.tokenizer,
-            card=cfg.card or f"# {cfg.preset}\n\nStage {cfg.stage}, {self.step} updates, {self.tokens:,} tokens.\n",
-            facts=facts | ({"sources": self.sources()} if last else {}),
-            training=TrainingState(tensors=tensors, facts=training),
-        )
+        facts: dict[str, Any] = {
+            "stage": cfg.stage,
+            "step": self.step,
+            "tokens": self.tokens,
+            "loss": round(self.loss, 4),
+        }
+        facts["elapsed_s"] = round(self.elapsed_s, 1)
+        if last:
+            facts["sources"] = self.sources()
+        state = TrainingState(tensors=tensors, facts=training)
+        for folder, kept in ((self.folder, state), (cfg.weights, None)):
+            if folder is None:
+                continue
+            save(
+                folder,
+                self.model,
+                tokenizer_file=cfg.tokenizer_file,
+                tokenizer=self.packer.tokenizer,
+                card=cfg.card or f"# {cfg.preset}\n\nStage {cfg.stage}, {self.step} updates, {self.tokens:,} tokens.\n",
+                facts=facts,
+                training=kept,
+            )
 
 
 def train(cfg: TrainConfig) -> Summary:
@@ -331,7 +330,7 @@ def train(cfg: TrainConfig) -> Summary:
     console = Console(quiet=cfg.quiet, highlight=False)
     if not cfg.resume and (cfg.out / "checkpoint").exists():
         raise UserError(f"{cfg.out} already holds a run; go on with --resume, or name another folder")
-    with _process_group(device) as (rank, num_processes), _stop_flag() as stop:
+    with _process_group(device) as (rank, num_processes), stop_flag() as stop:
         trainer = Trainer(cfg, device, rank, num_processes)
         cfg.out.mkdir(parents=True, exist_ok=True)
         batches = trainer.packer.batches(start=trainer.step * num_processes + rank, stride=num_processes)
@@ -344,6 +343,7 @@ def _run(
 ) -> Summary:
     cfg = trainer.cfg
     limit_s = None if cfg.minutes is None else 60 * cfg.minutes
+    started_s -= trainer.elapsed_s
     saved_s = reported_s = time.monotonic()
     first_step = reported_step = trainer.step
     losses: list[Tensor] = []
@@ -397,11 +397,13 @@ def _run(
             _report(trainer, console, line, left_s)
             losses, reported_s, reported_step = [], now_s, trainer.step
         if time.monotonic() - saved_s >= 60 * cfg.save_minutes and not trainer.bad_in_a_row:
+            trainer.elapsed_s = time.monotonic() - started_s
             trainer.save()
             saved_s = time.monotonic()
     bad_steps = int(trainer.bad_steps)
     if losses:
         trainer.loss = float(torch.stack(losses).nanmean())
+    trainer.elapsed_s = time.monotonic() - started_s
     trainer.save(last=True)
     console.print(f"stopped ({reason}) at step {trainer.step}: {trainer.folder}")
     return Summary(

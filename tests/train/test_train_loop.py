@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -219,6 +220,58 @@ def test_time_is_a_limit_and_a_schedule(data, tmp_path):
     assert time.monotonic() - started < 8
     rates = [json.loads(line)["lr"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert rates[-1] < 0.5 * rates[0], "the learning rate has fallen with the time"
+
+
+def test_time_counts_on_after_a_resumption(data, tmp_path):
+    cfg = config(data, tmp_path, steps=None, minutes=1.5 / 60, warm_up_steps=0, decay=0.9)
+    first = train(replace(cfg, steps=3))
+    elapsed_s = load(first.checkpoint).manifest.facts["elapsed_s"]
+    assert 0 < elapsed_s < 1.5
+    assert train(replace(cfg, resume=True)).stopped == "time"
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[3]["step"] == 4
+    assert elapsed_s < lines[3]["elapsed_s"]
+    over = train(replace(cfg, resume=True))
+    assert over.step == lines[-1]["step"], "no time is left"
+    assert over.loss == pytest.approx(lines[-1]["loss"], abs=1e-3)
+
+
+def test_weights_are_kept_apart_at_every_save(data, tmp_path, monkeypatch):
+    """Killed without a chance to save, a run leaves the weights of its last save, and they load."""
+    real, saved = loop.save, []
+
+    def killed_at_the_last(folder, *arguments, **named):
+        if "sources" in named["facts"]:
+            raise SystemError("killed")
+        real(folder, *arguments, **named)
+        saved.append((folder, named["facts"]["step"]))
+
+    monkeypatch.setattr(loop, "save", killed_at_the_last)
+    with pytest.raises(SystemError):
+        train(config(data, tmp_path / "run", steps=3, save_minutes=0.0, weights=tmp_path / "weights"))
+    assert saved == [(tmp_path / at, step) for step in (1, 2, 3) for at in ("run/checkpoint", "weights")]
+    checkpoint = load(tmp_path / "weights", preset="nano", tokenizer="t")
+    assert checkpoint.manifest.facts["step"] == 3
+    assert load_training(tmp_path / "weights") is None
+    kept = load(tmp_path / "run" / "checkpoint").model.state_dict()
+    assert all(torch.equal(t, kept[n]) for n, t in checkpoint.model.state_dict().items())
+
+
+def test_a_run_on_growing_data_resumes_with_its_weights(data, tmp_path):
+    grown = tmp_path / "grown"
+    sources = (Source(folder=data / "source"), Source(folder=grown, ratio=3.0, grow=True))
+    cfg = config(data, tmp_path / "run", sources=sources, steps=3, decay=1e-9)
+    facts = load(train(cfg).checkpoint).manifest.facts
+    assert facts["sources"][1] == {"folder": "grown", "tokens": 0, "epochs": 0.0}
+    before = weights(tmp_path / "run" / "checkpoint")
+    shutil.copytree(data / "source", grown / "part-0000")
+    cfg = replace(cfg, steps=5, resume=True)
+    trainer = Trainer(cfg, torch.device("cpu"), 0, 1)
+    assert all(torch.equal(t, before[f"model.{n}"]) for n, t in trainer.model.state_dict().items())
+    assert trainer.optimizer.num_steps == 3
+    facts = load(train(cfg).checkpoint).manifest.facts
+    assert facts["step"] == 5
+    assert facts["sources"][1]["epochs"] * facts["sources"][1]["tokens"] == pytest.approx(0.75 * 5 * 256, rel=0.2)
 
 
 def test_mistakes_are_told(data, tmp_path):
