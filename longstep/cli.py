@@ -191,21 +191,40 @@ def train_corpus(
 def train_episodes(
     out: Annotated[Path, typer.Option(help="Folder for the token shards.")],
     worlds: Annotated[str, typer.Option(help="NAME=WEIGHT with commas between.")] = "terminal=1,repair=1,retrieval=1",
-    number: Annotated[int, typer.Option(help="How many episodes.")] = 1000,
+    number: Annotated[
+        int | None, typer.Option(help="How many episodes. Default: 1000; with --parts until stopped.")
+    ] = None,
+    parts: Annotated[
+        int | None, typer.Option(help="Write part after part of so many episodes, for `--grow` of pretrain and sft.")
+    ] = None,
     first_seed: Annotated[int, typer.Option(help="First training seed.")] = 0,
-    processes: Annotated[int | None, typer.Option(help="Default: one a core.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Default: one for each usable core.")] = None,
     max_document: Annotated[int, typer.Option(help="Longest episode in tokens; longer ones are left out.")] = 8192,
     minutes: Annotated[float | None, typer.Option(help="Stop after this time.")] = None,
     verify: Annotated[float, typer.Option(help="Share of episodes whose result is verified.")] = 1.0,
     unsafe_no_sandbox: NoSandbox = False,
 ) -> None:
     """Let the worlds' experts play, and write their episodes as token shards."""
-    from longstep.train.episodes import make_episodes
+    from longstep.train.episodes import make_episodes, make_parts
 
+    if parts is not None:
+        make_parts(
+            _ratios(worlds.split(",")),
+            out=out,
+            part_episodes=parts,
+            num_episodes=number,
+            first_seed=first_seed,
+            num_processes=processes,
+            max_document=max_document,
+            minutes=minutes,
+            verify=verify,
+            unsafe=unsafe_no_sandbox,
+        )
+        return
     make_episodes(
         _ratios(worlds.split(",")),
         out=out,
-        num_episodes=number,
+        num_episodes=1000 if number is None else number,
         first_seed=first_seed,
         num_processes=processes,
         max_document=max_document,
@@ -222,7 +241,7 @@ def train_tokens(
     repairs: Annotated[
         bool, typer.Option("--repairs", help="Repairs of the corpus's functions instead of its text.")
     ] = False,
-    processes: Annotated[int | None, typer.Option(help="Default: one a core.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Default: one for each usable core.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Stop at this many tokens.")] = None,
 ) -> None:
     """Write a corpus as token shards: its text, or repairs of bugs put into its functions."""

@@ -20,6 +20,7 @@ from longstep.messages import EFFORTS, Thinking, ToolCall, ToolResult, Turn, Use
 from longstep.train.corpus import documents
 from longstep.train.episodes import encode_episode
 from longstep.train.pack import ShardWriter
+from longstep.train.process import usable_cores
 from longstep.worlds.repair.function_repairs import function_repairs
 
 _CHUNK = 64  # documents that a worker takes at once
@@ -78,7 +79,7 @@ def write_tokens(
     writer = ShardWriter(out, tokenizer=tokenizer.id)
     num_tokens = 0
     context = multiprocessing.get_context("forkserver")
-    with context.Pool(num_processes, _start_worker, (tokenizer_file, repairs)) as pool:
+    with context.Pool(num_processes or usable_cores(), _start_worker, (tokenizer_file, repairs)) as pool:
         for encoded in pool.imap(_encode, _chunks(documents(corpus))):
             for tokens, kinds in encoded:
                 writer.add(tokens, kinds)

@@ -4,16 +4,20 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from longstep.chat.tokenizer import Tokenizer
-from longstep.errors import UserError
+from longstep.errors import LongstepError, UserError
 from longstep.train import episodes
-from longstep.train.episodes import EpisodeMaker, Job, jobs, make_episodes, offered
-from longstep.train.pack import CONTEXT, OUTPUT, OWN, Shards
+from longstep.train.episodes import EpisodeMaker, Job, jobs, make_episodes, make_parts, offered
+from longstep.train.pack import CONTEXT, OUTPUT, OWN, Shards, ShardWriter
 from longstep.worlds.base import FIRST_TEST_SEED, Move
 from longstep.worlds.tiny import TinyWorld, pairs
 
@@ -177,3 +181,100 @@ def test_mistakes_are_told(tmp_path):
         make_episodes({"nowhere": 1.0}, out=tmp_path / "a", num_episodes=1)
     with pytest.raises(UserError, match="at least one world"):
         make_episodes({}, out=tmp_path / "a", num_episodes=1)
+    with pytest.raises(UserError, match="-1 processes cannot work"):
+        make_episodes({"tiny": 1.0}, out=tmp_path / "a", num_episodes=1, num_processes=-1)
+    with pytest.raises(UserError, match="0 episodes from seed 5"):
+        make_episodes({"tiny": 1.0}, out=tmp_path / "a", num_episodes=0, first_seed=5)
+    assert not (tmp_path / "a").exists()
+
+
+def in_parts(out, **changes):
+    arguments = {"part_episodes": 5, "num_processes": 0, "unsafe": True, "quiet": True} | changes
+    return make_parts({"tiny": 1.0}, out=out, **arguments)
+
+
+def all_tokens(folders) -> list[list[int]]:
+    sources = [Shards(folder) for folder in folders]
+    return [s.read(d, 0, n)[0].tolist() for s in sources for d, n in enumerate(s.length_N.tolist())]
+
+
+def test_parts_are_the_episodes_in_order_and_go_on(made, tmp_path):
+    out, _ = made
+    assert in_parts(tmp_path / "p", num_episodes=10) == 2
+    assert in_parts(tmp_path / "p", num_episodes=24) == 5, "goes on after the last part"
+    assert sorted(f.name for f in (tmp_path / "p").iterdir()) == [f"part-{i:04d}" for i in range(5)]
+    assert [len(Shards(f).length_N) for f in sorted((tmp_path / "p").iterdir())] == [5, 5, 5, 5, 4]
+    assert all_tokens(sorted((tmp_path / "p").iterdir())) == all_tokens([out])
+    with pytest.raises(UserError, match="holds parts written with"):
+        in_parts(tmp_path / "p", part_episodes=6)
+
+
+def test_parts_appear_whole(tmp_path, monkeypatch):
+    """What is half written has a name that no reader looks for, and the next call clears it away."""
+    real = ShardWriter.close
+
+    def killed(self, meta=None):
+        real(self, meta)
+        if self.folder.name == ".part-0001":
+            raise SystemError("killed")
+
+    monkeypatch.setattr(ShardWriter, "close", killed)
+    with pytest.raises(SystemError):
+        in_parts(tmp_path, num_episodes=10)
+    assert sorted(f.name for f in tmp_path.iterdir()) == [".part-0001", "part-0000"]
+    monkeypatch.undo()
+    in_parts(tmp_path, num_episodes=10)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["part-0000", "part-0001"]
+
+
+def test_parts_refuse_the_tests_seeds_and_end_before_them(tmp_path):
+    with pytest.raises(UserError, match="not all below 1000000"):
+        in_parts(tmp_path, first_seed=FIRST_TEST_SEED - 5, num_episodes=6)
+    assert in_parts(tmp_path, first_seed=FIRST_TEST_SEED - 7) == 2
+    assert len(all_tokens(sorted(tmp_path.iterdir()))) == 7
+    with pytest.raises(UserError, match="ask for 1 or more"):
+        in_parts(tmp_path, part_episodes=0)
+
+
+def test_parts_without_one_good_episode_are_an_error(tmp_path):
+    with pytest.raises(LongstepError, match=r"none of the 5 episodes of part-0000 can be used.*longer than 9 tokens"):
+        in_parts(tmp_path, max_document=9)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=str)
+def test_a_signal_ends_the_writer_and_its_workers(tmp_path, number):
+    """SIGTERM keeps even the part in hand; after SIGKILL no worker waits for a parent that is gone."""
+    command = [sys.executable, "-c", "from longstep.cli import main; main()", "train", "episodes", "--out", "parts"]
+    command += ["--worlds", "tiny", "--parts", "30", "--processes", "1", "--unsafe-no-sandbox"]
+    environment = os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    writer = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    first = writer.stdout.readline()
+    family = descendants(writer.pid)
+    assert family, "it has workers"
+    os.kill(writer.pid, number)
+    rest = writer.communicate(timeout=30)[0]
+    assert first.startswith("part-0000: 30 episodes")
+    folders = sorted(f for f in (tmp_path / "parts").iterdir() if not f.name.startswith("."))
+    lines = [first, *rest.splitlines()]
+    assert [line.partition(":")[0] for line in lines] == [f.name for f in folders]
+    if number == signal.SIGTERM:
+        assert writer.returncode == 0
+        assert len(folders) == len(list((tmp_path / "parts").iterdir())), "nothing hidden is left"
+    assert len(all_tokens(folders)) >= 30
+    deadline = time.monotonic() + 10
+    while alive := [pid for pid in family if running(pid)]:
+        assert time.monotonic() < deadline, f"still there: {alive}"
+        time.sleep(0.1)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
+    return children + [d for child in children for d in descendants(child)]
