@@ -110,10 +110,12 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises CheckpointError where there is no checkpoint, or one of another format."""
     try:
         manifest = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         kept = folder.with_name(folder.name + ".old")
         advice = f"its last complete version is {kept}" if kept.exists() else "train one, or name the right folder"
         raise CheckpointError(f"{folder} holds no checkpoint (no manifest.json); {advice}") from None
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: {error.strerror}; make the folder of the weights readable") from None
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"{folder / 'manifest.json'} cannot be read ({error}); copy the folder again") from None
     if manifest.format != FORMAT:
@@ -128,14 +130,18 @@ def _check_file(folder: Path, name: str, manifest: Manifest) -> Path:
     if name not in manifest.files:
         raise CheckpointError(f"{folder} was saved without {name}; it cannot be used for this")
     expected = manifest.files[name]
-    if not path.exists():
+    if not path.is_file():
         raise CheckpointError(f"{path} is missing, though the manifest lists it; copy the folder again, whole")
     num_bytes = path.stat().st_size
     if num_bytes != expected.num_bytes:
         raise CheckpointError(
             f"{path} has {num_bytes} bytes, expected {expected.num_bytes}: it was cut or changed; copy it again"
         )
-    if _sha256(path) != expected.sha256:
+    try:
+        is_same = _sha256(path) == expected.sha256
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}; make the folder of the weights readable") from None
+    if not is_same:
         raise CheckpointError(f"{path} does not have the manifest's sha256: it was changed; copy it again")
     return path
 
@@ -150,6 +156,11 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor], source: str) -> None:
     """Put tensors into a model. Raises CheckpointError naming a tensor that is missing, unknown or of other shape."""
+    _check_shapes(model, tensors, source)
+    model.load_state_dict(dict(tensors))
+
+
+def _check_shapes(model: Model, tensors: Mapping[str, Tensor], source: str) -> None:
     wanted = model.state_dict()
     for name, tensor in wanted.items():
         if name not in tensors:
@@ -167,7 +178,6 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor], source: str) -> No
             f"{source} has a tensor {unknown[0]} {tuple(tensors[unknown[0]].shape)} that preset {model.cfg.name} "
             f"has no place for ({len(unknown)} such in all); load it with the config that lies beside it"
         )
-    model.load_state_dict(dict(tensors))
 
 
 def load(
@@ -198,8 +208,11 @@ def load(
         _check_file(folder, name, manifest)
     cfg = config.from_json(_check_file(folder, "config.json", manifest).read_bytes())
     path = _check_file(folder, "model.safetensors", manifest)
+    tensors = _tensors(path)
+    with torch.device("meta"):  # shapes first: a config that asks for a terabyte does not get it
+        _check_shapes(Model(cfg), tensors, str(path))
     model = Model(cfg)
-    load_weights(model, _tensors(path), str(path))
+    load_weights(model, tensors, str(path))
     for name, parameter in model.named_parameters():
         if not any(part in name for part in _FP32_NAMES):
             parameter.data = parameter.data.to(dtype)

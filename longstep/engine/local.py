@@ -15,7 +15,7 @@ from longstep.chat.tokenizer import END_OF_MSG, EOS, Tokenizer
 from longstep.chat.xtml import Encoder
 from longstep.engine.engine import Engine
 from longstep.engine.scheduler import Sequence, Stop
-from longstep.errors import ContextFull
+from longstep.errors import CheckpointError, ContextFull, UserError
 from longstep.messages import Usage
 
 BUNDLED = Path(__file__).resolve().parents[2] / "weights" / "micro"
@@ -91,15 +91,35 @@ def load_model(
     """The model in a folder (default: the bundled one), ready to talk.
 
     `num_slots` conversations decode together; each may hold `max_tokens` tokens (default: the config's context).
-    Raises CheckpointError where the folder does not hold a whole model.
+    Raises CheckpointError where the folder does not hold a whole model, UserError where they cannot be had here.
     """
+    if device not in ("cpu", "cuda"):
+        raise UserError(f"device {device!r} is unknown; there are cpu and cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: torch finds no GPU here; use cpu, or install torch for your GPU")
+    for what, number in {"conversations at a time": num_slots, "tokens of context": max_tokens}.items():
+        if number is not None and number < 1:
+            raise UserError(f"{number} {what}: expected 1 or more")
     folder = BUNDLED if weights is None else weights
     if device == "cpu":
         # one core stays free for tools and the view: a step's threads wait for the slowest, and it may be preempted
         torch.set_num_threads(max(1, min(4, (os.cpu_count() or 1) - 1)))
     loaded = checkpoint.load(folder)
+    tokenizer = Tokenizer.load(loaded.tokenizer_file)
+    if tokenizer.id != loaded.manifest.tokenizer or tokenizer.vocab_size > loaded.cfg.vocab_size:
+        raise CheckpointError(
+            f"{loaded.tokenizer_file} is tokenizer {tokenizer.id} with {tokenizer.vocab_size} tokens, but the weights "
+            f"were trained with {loaded.manifest.tokenizer} and {loaded.cfg.vocab_size}; copy the folder again, whole"
+        )
     context_tokens = min(max_tokens or loaded.cfg.max_context, loaded.cfg.max_context)
     model = loaded.model.to(device=device, dtype=dtype)
-    engine = Engine(model, num_slots=num_slots, max_tokens=context_tokens)
+    try:
+        engine = Engine(model, num_slots=num_slots, max_tokens=context_tokens)
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        raise UserError(
+            f"{num_slots:,} conversations of {context_tokens:,} tokens do not fit into memory; ask for fewer or shorter"
+        ) from None
     weights_hash = loaded.manifest.files["model.safetensors"].sha256
-    return LocalModel(engine, Tokenizer.load(loaded.tokenizer_file), f"{loaded.cfg.name}-{weights_hash[:8]}")
+    return LocalModel(engine, tokenizer, f"{loaded.cfg.name}-{weights_hash[:8]}")

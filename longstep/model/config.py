@@ -250,6 +250,8 @@ def from_json(data: bytes) -> ModelConfig:
         raise CheckpointError(f"config.json cannot be read: {e}; {advice}") from e
     if unknown := _unknown_fields(raw, msgspec.to_builtins(cfg)):
         raise CheckpointError(f"config.json has fields that this version does not know: {', '.join(unknown)}; {advice}")
+    if small := _below_one(raw):
+        raise CheckpointError(f"config.json: {', '.join(small)} is below 1, expected a count or a size; {advice}")
     return cfg
 
 
@@ -261,3 +263,14 @@ def _unknown_fields(raw: Any, known: Any, path: str = "") -> list[str]:
         for key, value in raw.items()
         for name in ([path + key] if key not in known else _unknown_fields(value, known[key], path + key + "."))
     ]
+
+
+def _below_one(raw: dict[str, Any], path: str = "") -> list[str]:
+    """Fields with whole numbers below 1: none of them can be, but that there may be no dense layer."""
+    found: list[str] = []
+    for key, value in raw.items():
+        if isinstance(value, dict):
+            found += _below_one(value, f"{path}{key}.")
+        elif isinstance(value, int) and value < 1 and path + key != "num_dense_layers":
+            found.append(path + key)
+    return found

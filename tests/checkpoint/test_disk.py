@@ -166,3 +166,28 @@ def test_a_damaged_manifest(folder):
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match=r"was saved without config.json"):
         load(folder)
+
+
+def test_something_else_where_a_file_should_be(folder, tmp_path):
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        load(tmp_path / "source.json")
+    (folder / "model.safetensors").rename(tmp_path / "weights")
+    (folder / "model.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
+        load(folder)
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").mkdir()
+    with pytest.raises(CheckpointError, match="Is a directory"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("d_model", "message"),
+    [(-64, "d_model is below 1"), (10**12, r"has shape \(64, 64\), but preset nano needs \(64, 1000000000000\)")],
+)
+def test_a_config_that_no_machine_can_build(folder, d_model, message):
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | {"d_model": d_model}))
+    refresh_manifest(folder, "config.json")
+    with pytest.raises(CheckpointError, match=message):
+        load(folder)

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from longstep.chat.model import ChatRequest, Sampling, fold
-from longstep.chat.tokenizer import Tokenizer
-from longstep.engine import Engine, LocalModel
+from longstep.chat.tokenizer import DEFAULT_PATH, Tokenizer
+from longstep.checkpoint import save
+from longstep.engine import Engine, LocalModel, load_model
 from longstep.engine.scheduler import Sequence, Slots
-from longstep.errors import ContextFull
+from longstep.errors import CheckpointError, ContextFull, UserError
 from longstep.messages import User
 from longstep.model import Model, preset
 
@@ -158,3 +159,37 @@ def test_leaving_the_stream_frees_the_slot(model):
     assert len(generate(engine, [1, 2, 3])) == 12, "the only slot came back"
     engine.close()
     engine.check()
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A whole checkpoint of a small network."""
+    save(
+        tmp_path / "w",
+        Model(preset("nano")),
+        tokenizer_file=DEFAULT_PATH,
+        tokenizer=Tokenizer.load().id,
+        card="",
+    )
+    return tmp_path / "w"
+
+
+def test_weights_with_another_tokenizer_are_refused(weights, tmp_path):
+    assert load_model(weights).name.startswith("nano-")
+    save(tmp_path / "x", Model(preset("nano")), tokenizer_file=DEFAULT_PATH, tokenizer="0123456789abcdef", card="")
+    with pytest.raises(CheckpointError, match="were trained with 0123456789abcdef"):
+        load_model(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_slots": 0}, "0 conversations at a time"),
+        ({"max_tokens": -1}, "-1 tokens of context"),
+        ({"num_slots": 10**9}, "do not fit into memory"),
+        ({"device": "abacus"}, "device 'abacus' is unknown"),
+    ],
+)
+def test_what_a_model_cannot_be_opened_with(weights, options, message):
+    with pytest.raises(UserError, match=message):
+        load_model(weights, **options)
