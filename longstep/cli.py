@@ -28,6 +28,7 @@ Weights = Annotated[Path | None, typer.Option(help="Folder with the model. Defau
 NoSandbox = Annotated[
     bool, typer.Option("--unsafe-no-sandbox", help="Run commands without walls. Only if you trust them.")
 ]
+TokenizerFile = Annotated[Path | None, typer.Option("--tokenizer", help="Default: the one that comes with Longstep.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -202,6 +203,7 @@ def train_episodes(
     max_document: Annotated[int, typer.Option(help="Longest episode in tokens; longer ones are left out.")] = 8192,
     minutes: Annotated[float | None, typer.Option(help="Stop after this time.")] = None,
     verify: Annotated[float, typer.Option(help="Share of episodes whose result is verified.")] = 1.0,
+    tokenizer: TokenizerFile = None,
     unsafe_no_sandbox: NoSandbox = False,
 ) -> None:
     """Let the worlds' experts play, and write their episodes as token shards."""
@@ -218,6 +220,7 @@ def train_episodes(
             max_document=max_document,
             minutes=minutes,
             verify=verify,
+            tokenizer_file=tokenizer,
             unsafe=unsafe_no_sandbox,
         )
         return
@@ -230,6 +233,7 @@ def train_episodes(
         max_document=max_document,
         minutes=minutes,
         verify=verify,
+        tokenizer_file=tokenizer,
         unsafe=unsafe_no_sandbox,
     )
 
@@ -243,11 +247,26 @@ def train_tokens(
     ] = False,
     processes: Annotated[int | None, typer.Option(min=1, help="Default: one for each usable core.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Stop at this many tokens.")] = None,
+    tokenizer: TokenizerFile = None,
 ) -> None:
     """Write a corpus as token shards: its text, or repairs of bugs put into its functions."""
     from longstep.train.tokens import write_tokens
 
-    write_tokens(corpus, out, repairs=repairs, num_processes=processes, max_tokens=max_tokens)
+    write_tokens(corpus, out, repairs=repairs, num_processes=processes, max_tokens=max_tokens, tokenizer_file=tokenizer)
+
+
+@train_app.command("tokenizer")
+def train_tokenizer(
+    corpus: Annotated[Path, typer.Option(help="A corpus that `train corpus` made.")],
+    episodes: Annotated[list[Path], typer.Option(help="Episodes that `train episodes` made; may be given again.")],
+    out: Annotated[Path, typer.Option(help="File for the tokenizer.")],
+    vocab_size: Annotated[int, typer.Option(help="Tokens in all, control tokens included.")] = 8192,
+) -> None:
+    """Learn a vocabulary from a quarter of a corpus and the text of episodes; other verbs take it as --tokenizer."""
+    from longstep.train.tokens import learn_tokenizer
+
+    made = learn_tokenizer(corpus, episodes, out, vocab_size=vocab_size)
+    print(f"{out}: {made.vocab_size:,} tokens, id {made.id}")
 
 
 @train_app.command("pretrain")
@@ -275,6 +294,7 @@ def train_pretrain(
     warm_up: Annotated[int, typer.Option(help="First updates in which the rate rises.")] = 100,
     seed: Annotated[int, typer.Option(help="Of weights and of the order of the data.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tokenizer: TokenizerFile = None,
 ) -> None:
     """Train on text: every token counts. Ctrl-C keeps the state; --resume goes on."""
     from longstep.train.loop import TrainConfig, train
@@ -286,7 +306,7 @@ def train_pretrain(
             preset=preset,
             sources=_sources(data, grow, split=True),
             out=out,
-            tokenizer_file=_tokenizer_file(),
+            tokenizer_file=tokenizer or _tokenizer_file(),
             weights=weights,
             save_minutes=save_minutes,
             steps=steps,
@@ -330,6 +350,7 @@ def train_sft(
     output_weight: Annotated[float, typer.Option(help="Weight of tool output, against 1 for the model's own.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of weights and of the order of the data.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tokenizer: TokenizerFile = None,
 ) -> None:
     """Train on episodes: what the model writes counts. Ctrl-C keeps the state; --resume goes on."""
     from longstep.train.loop import TrainConfig, train
@@ -341,7 +362,7 @@ def train_sft(
             preset=preset,
             sources=_sources(data, grow, split=False),
             out=out,
-            tokenizer_file=_tokenizer_file(),
+            tokenizer_file=tokenizer or _tokenizer_file(),
             weights=weights,
             save_minutes=save_minutes,
             steps=steps,
@@ -401,6 +422,9 @@ def main() -> None:
     except LongstepError as error:
         print(f"longstep: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:  # a full disk, a folder that is shut: the world's failure, wherever it is met
+        print(f"longstep: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("longstep: stopped; nothing that was written is lost", file=sys.stderr)
         sys.exit(130)

@@ -2,28 +2,33 @@
 
 A text document is its tokens and [EOS]. A repair is a short conversation in the form of an episode: the function as
 `read_file` shows it, then the thought and the edit that mend it (`worlds.repair.function_repairs`).
+
+`learn_tokenizer` makes the vocabulary that all of it is written in.
 """
 
 import multiprocessing
 import random
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, islice, repeat
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from longstep.chat.tokenizer import EOS, Tokenizer
+from longstep.chat.tokenizer import EOS, Tokenizer, train_tokenizer
 from longstep.chat.xtml import Encoder
+from longstep.errors import UserError
 from longstep.messages import EFFORTS, Thinking, ToolCall, ToolResult, Turn, User
 from longstep.train.corpus import documents
 from longstep.train.episodes import encode_episode
-from longstep.train.pack import ShardWriter
+from longstep.train.pack import Shards, ShardWriter
 from longstep.train.process import usable_cores
 from longstep.worlds.repair.function_repairs import function_repairs
 
 _CHUNK = 64  # documents that a worker takes at once
+_CORPUS_SHARE = 0.25  # of the corpus's documents, to learn a tokenizer from
+_EPISODES_TIMES = 4  # how often the text of episodes counts, which is far less than the corpus's
 
 Encoded = tuple[NDArray[np.uint16], NDArray[np.uint8] | None]
 
@@ -95,3 +100,42 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
     texts = iter(texts)
     while chunk := list(islice(texts, _CHUNK)):
         yield chunk
+
+
+def learn_tokenizer(
+    corpus: Path,
+    episodes: Sequence[Path],
+    out: Path,
+    *,
+    vocab_size: int = 8192,
+    tokenizer_file: Path | None = None,
+) -> Tokenizer:
+    """Learn a vocabulary from a quarter of a corpus and from all ordinary text of episodes, four times; write `out`.
+
+    `episodes` are folders of token shards, written with the tokenizer in `tokenizer_file`; their text is what stands
+    between control tokens. The same for the same arguments. Raises UserError for shards of another tokenizer, an `out`
+    that exists, or too little text.
+    """
+    if out.exists():
+        raise UserError(f"{out} is there already; what was written with it needs it, so name another file")
+    written_with = Tokenizer.load(tokenizer_file)
+    sources = [Shards(folder) for folder in episodes]
+    for source in sources:
+        if source.tokenizer != written_with.id:
+            raise UserError(
+                f"{source.folder} was written with tokenizer {source.tokenizer}, but {written_with.id} is in use; "
+                f"make its episodes again"
+            )
+    rng = random.Random(0)
+    sampled = (text for text in documents(corpus) if rng.random() < _CORPUS_SHARE)
+    runs = (text for source in sources for text in _ordinary_runs(source, written_with))
+    repeated = (text for run in runs for text in repeat(run, _EPISODES_TIMES))
+    return train_tokenizer(chain(sampled, repeated), out, vocab_size)
+
+
+def _ordinary_runs(source: Shards, tokenizer: Tokenizer) -> Iterator[str]:
+    for document, num_tokens in enumerate(source.length_N.tolist()):
+        tokens, _ = source.read(document, 0, num_tokens)
+        for special, run in groupby(tokens.tolist(), tokenizer.is_special):
+            if not special:
+                yield tokenizer.decode(run)
