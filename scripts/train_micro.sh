@@ -56,6 +56,11 @@ longstep train episodes --out "$OUT/episodes" --parts "$PART" --worlds "$WORLDS"
     --processes "$PROCESSES" ${EPISODES_ARGS:-} >>"$OUT/episodes.log" 2>&1 &
 writer=$!
 alive() { kill -0 "$writer" 2>/dev/null; }
+until compgen -G "$OUT/episodes/part-*/index.json" >/dev/null; do
+    alive || { echo "no episodes were made; $OUT/episodes.log says why" >&2; exit 1; }
+    sleep 1
+done
+
 common=(--preset "$PRESET" --device "$DEVICE" --batch-tokens "$BATCH_TOKENS" --lr 3e-3 --warm-up "$WARM_UP"
     --save-minutes "$SAVE_MINUTES" --weights "$OUT/weights")
 
@@ -67,10 +72,6 @@ if [ ! -e "$OUT/sft/checkpoint" ]; then
         --data "$OUT/text=0.6" --data "$OUT/repairs=0.4" "${common[@]}" ${resume[@]+"${resume[@]}"}
 fi
 
-until compgen -G "$OUT/episodes/part-*/index.json" >/dev/null; do
-    alive || { echo "no episodes were made; $OUT/episodes.log says why" >&2; exit 1; }
-    sleep 1
-done
 alive || echo "no more episodes are being made; $OUT/episodes.log says why" >&2
 resume=(--init "$OUT/pretrain/checkpoint")
 [ ! -e "$OUT/sft/checkpoint" ] || resume=(--resume)

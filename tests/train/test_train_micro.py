@@ -73,6 +73,15 @@ def wait(done, seconds: float, what: str, log: Path) -> None:
         time.sleep(0.1)
 
 
+def test_without_episodes_it_ends_before_it_trains(tmp_path, environment):
+    script = start(tmp_path / "out", 1.0, environment | {"WORLDS": "nowhere=1"})
+    assert script.wait(60) == 1
+    assert "no episodes were made" in (tmp_path / "log").read_text()
+    assert "there is no world" in (tmp_path / "out" / "episodes.log").read_text()
+    assert not (tmp_path / "out" / "pretrain").exists()
+    assert running_in(tmp_path) == []
+
+
 def steps(stage: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (stage / "log.jsonl").read_text().splitlines()]
 
