@@ -4,6 +4,7 @@ Work is imported inside the verbs, so that `longstep --help` does not wait for t
 1 done but not proved, or a failure outside; 2 a mistake in what was asked; 130 stopped by Ctrl-C (state kept).
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -418,13 +419,20 @@ def _ratios(items: list[str]) -> dict[str, float]:
 def main() -> None:
     """Run a verb. An expected error is one sentence on stderr and its exit code."""
     try:
-        app(standalone_mode=True)
+        try:
+            app(standalone_mode=True)
+        finally:
+            sys.stdout.flush()  # what a full disk or a closed pipe has to say, it says here
     except LongstepError as error:
         print(f"longstep: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:  # a full disk, a folder that is shut: the world's failure, wherever it is met
-        print(f"longstep: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        if not isinstance(error, BrokenPipeError):  # `longstep ... | head` has seen enough
+            print(f"longstep: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("longstep: stopped; nothing that was written is lost", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        # typer turns Ctrl-C into an exit without a word
+        if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
+            print("longstep: stopped; nothing that was written is lost", file=sys.stderr)
+        raise

@@ -151,7 +151,13 @@ def _check(ask: Ask) -> None:
     _effort(ask.effort)
     if ask.max_steps is not None and ask.max_steps < 1:
         raise UserError(f"--max-steps {ask.max_steps}: an episode has at least 1 step")
-    asked = {"a task": ask.task, "--workspace": ask.workspace, "--world": ask.world, "--seed": ask.seed}
+    asked = {
+        "a task": ask.task,
+        "--workspace": ask.workspace,
+        "--world": ask.world,
+        "--seed": ask.seed,
+        "--family": ask.family,
+    }
     given = [name for name, value in asked.items() if value is not None]
     if ask.resume is not None:
         given += [name for name, value in {"--effort": ask.effort, "--tools": ask.tools}.items() if value is not None]
@@ -172,6 +178,10 @@ def _check(ask: Ask) -> None:
         raise UserError("--seed and --family belong to a --world; add one, or leave them out")
     if ask.task is None or not ask.task.strip():
         raise UserError('the task is empty; say what to do: longstep run "TASK" --workspace DIR')
+    try:
+        ask.task.encode()
+    except UnicodeEncodeError:
+        raise UserError("the task is not UTF-8; write it in UTF-8, or put it into a file of the workspace") from None
     toolset(ask.tools or ())
 
 
@@ -216,7 +226,7 @@ def _start(ask: Ask, open_model: Callable[[], ChatModel], sandbox: Sandbox) -> t
     folder = journal.new_run_folder()
     try:
         return _start_in(folder, ask, effort, world, task, source, model, sandbox), model
-    except UserError:
+    except BaseException:  # Ctrl-C too
         shutil.rmtree(folder)  # nothing has happened in it
         raise
 

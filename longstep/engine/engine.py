@@ -7,6 +7,7 @@ random numbers come from its own seed and position, so that what it samples does
 
 import queue
 import threading
+import weakref
 
 import torch
 
@@ -41,6 +42,8 @@ class Engine:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._serve, name="longstep-engine", daemon=True)
                 self._thread.start()
+                # at exit: a thread that is still inside torch when the interpreter goes aborts the process
+                weakref.finalize(self, _end, self._inbox, self._thread)
 
     def close(self) -> None:
         """Ends the thread after the running tick. Sequences in flight are aborted."""
@@ -131,3 +134,8 @@ def _uniform(seq: Sequence) -> float:
         return 0.0
     generator = torch.Generator().manual_seed((seq.sampling.seed << 24) + len(seq.tokens))
     return float(torch.rand((), generator=generator, dtype=torch.float64))
+
+
+def _end(inbox: "queue.SimpleQueue[Sequence | None]", thread: threading.Thread) -> None:
+    inbox.put(None)
+    thread.join()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -44,7 +45,7 @@ class LocalModel:
         inbox: asyncio.Queue[int | Stop | Exception] = asyncio.Queue()
 
         def send(item: int | Stop | Exception) -> None:
-            if not loop.is_closed():  # the caller may have gone away with its loop
+            with suppress(RuntimeError):  # the caller may have gone away with its loop
                 loop.call_soon_threadsafe(inbox.put_nowait, item)
 
         seq = Sequence(

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from longstep.errors import UserError
 from longstep.model.config import ModelConfig, preset
 
 
@@ -50,7 +51,9 @@ class Count:
 
 
 def count(name: str, context: int = 8192) -> Count:
-    """Count the preset of that name. Raises UserError if there is none."""
+    """Count the preset of that name. Raises UserError if there is none, or no such context."""
+    if context < 0:
+        raise UserError(f"a context of {context} tokens: expected 0 or more")
     return count_config(preset(name), context)
 
 

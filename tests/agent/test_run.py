@@ -281,6 +281,8 @@ BAD = {
     "unknown tool": (Ask(task="x", tools=("fly",)), "tool 'fly'"),
     "world and tools": (Ask(world="tiny", tools=("shell",)), "leave out the task, --workspace and --tools"),
     "resume and effort": (Ask(resume="x", effort="low"), "leave out --effort"),
+    "resume and family": (Ask(resume="x", family="y"), "leave out --family"),
+    "no text": (Ask(task="caf\udce9"), "the task is not UTF-8"),
     "unknown run": (Ask(resume="20990101-000000-0000"), "no run '20990101-000000-0000'"),
     "missing workspace": (Ask(task="x", workspace=Path("/nowhere/at/all")), "there is no such folder"),
     "a file as workspace": (Ask(task="x", workspace=Path("/etc/hostname")), "a file, not a folder"),

@@ -1,7 +1,10 @@
 """The engine samples the same tokens for any chunking, in any company, with and without a reused snapshot."""
 
 import asyncio
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -193,3 +196,27 @@ def test_weights_with_another_tokenizer_are_refused(weights, tmp_path):
 def test_what_a_model_cannot_be_opened_with(weights, options, message):
     with pytest.raises(UserError, match=message):
         load_model(weights, **options)
+
+
+LEFT = """
+import threading, torch
+from longstep.engine import Engine
+from longstep.engine.scheduler import Sequence
+from longstep.chat.model import Sampling
+from longstep.model import Model, preset
+
+torch.set_num_threads(1)
+started = threading.Event()
+Engine(Model(preset("nano")).eval(), num_slots=1, max_tokens=8192).submit(Sequence(
+    tokens=[1] * 10, sampling=Sampling(max_tokens=8000), stop_tokens=frozenset(),
+    on_token=lambda *_: started.set(), on_stop=print, on_error=print,
+))
+assert started.wait(60)
+"""
+
+
+def test_a_program_may_end_while_the_engine_works():
+    """The interpreter must not go under a thread that is inside torch: that is an abort, not an exit."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", LEFT], cwd=root, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "aborted\n", "")

@@ -132,3 +132,8 @@ def test_printed_table(capsys):
 def test_unknown_preset():
     with pytest.raises(UserError, match="expected one of"):
         print_count("k4")
+
+
+def test_a_context_below_zero():
+    with pytest.raises(UserError, match="-5 tokens"):
+        count("nano", context=-5)

@@ -346,3 +346,8 @@ def test_soak_expert(split: str, tmp_path: Path, sandbox: FastTests, capsys: pyt
     with capsys.disabled():
         mean = {e: round(sum(n) / len(n), 1) for e, n in steps.items()}
         print(f"\n{split}: steps {mean}; the first read shows the bug in {direct} of 300; {dict(kinds.most_common())}")
+
+
+def test_a_demo_has_no_negative_seed() -> None:
+    with pytest.raises(UserError, match="--seed -3: seeds count from 0"):
+        demo_task(-3)

@@ -193,7 +193,10 @@ def demo_task(seed: int) -> Task:
     """The task of the demo's small seeds: of the test split, of a trained kind, shown by an assertion that fails.
 
     From such a failure the way to the code leads through a search: at effort high the expert takes eight steps.
+    Raises UserError for a negative seed, which could be one of training.
     """
+    if seed < 0:
+        raise UserError(f"--seed {seed}: seeds count from 0")
     rng = random.Random(f"repair demo {seed}")
     world = RepairWorld()
     for offset in itertools.count():
