@@ -49,7 +49,17 @@ class Copied:
 
 def _leads_outside(folder: Path, path: Path) -> bool:
     target = os.readlink(path)
-    return os.path.isabs(target) or not path.resolve().is_relative_to(folder.resolve())
+    # realpath, since Path.resolve raises where links lead in a circle
+    return os.path.isabs(target) or not Path(os.path.realpath(path)).is_relative_to(folder.resolve())
+
+
+def _is_text(path: Path) -> bool:
+    """Whether the name, and where a link leads, is UTF-8: no other name can stand in a journal, diff or prompt."""
+    try:
+        (path.name + (os.readlink(path) if path.is_symlink() else "")).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _walk(folder: Path, left_out: list[str], must_read: bool = True) -> Iterator[Path]:
@@ -61,7 +71,7 @@ def _walk(folder: Path, left_out: list[str], must_read: bool = True) -> Iterator
             return
         raise UserError(f"{folder}: {error.strerror}; make it readable, or give another --workspace") from None
     for path in entries:
-        if path.name in LEFT_OUT or path == runs_folder():
+        if path.name in LEFT_OUT or path == runs_folder() or not _is_text(path):
             left_out.append(str(path))
         elif path.is_symlink() or path.is_file():
             yield path
@@ -102,7 +112,8 @@ def copy_folder(source: Path, target: Path) -> Copied:
                 new.chmod(stat.S_IMODE(path.stat().st_mode) | 0o200)  # the agent may write what the user may
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; the run needs a readable copy of the folder") from None
-    names = tuple(sorted(str(Path(path).relative_to(source)) for path in left_out))
+    relative = (os.fsencode(Path(path).relative_to(source)) for path in left_out)
+    names = tuple(sorted(name.decode(errors="replace") for name in relative))
     return Copied(num_files=num_files, num_bytes=num_bytes, left_out=names)
 
 

@@ -117,14 +117,14 @@ def run_task(ask: Ask, open_model: Callable[[], ChatModel], console: Console | N
         job, model = _start(ask, open_model, sandbox)
     with job.journal:
         view = None if ask.as_json else LiveView(console, job.header.effort)
-        if not ask.as_json:
-            _show_head(console, job, model)
         try:
+            if not ask.as_json:
+                _show_head(console, job, model)
             outcome = _run(ask, job, model, view)
         except KeyboardInterrupt:
             sentence = f"stopped; nothing is lost: longstep run --resume {job.header.run_id}"
             outcome = Outcome(run_id=job.header.run_id, exit_code=130, sentence=sentence)
-        except LongstepError:
+        except (LongstepError, OSError, SystemExit):  # rich makes an exit of a closed pipe
             make_console(to_stderr=True).print(f"the run is kept: longstep run --resume {job.header.run_id}")
             raise
     if ask.as_json:

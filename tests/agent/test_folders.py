@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from longstep.agent import folders
@@ -47,6 +48,17 @@ def test_copy_says_what_it_leaves_out(source, tmp_path):
     assert (tmp_path / "copy/pkg/deep/c.bin").read_bytes() == bytes(range(256))
     assert (tmp_path / "copy/run.sh").stat().st_mode & 0o777 == 0o755
     assert os.readlink(tmp_path / "copy/inner") == "pkg/b.py"
+
+
+def test_links_in_a_circle_and_names_that_are_not_utf_8_are_left_out(tmp_path, blobs):
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "round").symlink_to("round")
+    (folder / os.fsdecode(b"caf\xe9")).write_text("x")
+    (folder / "bent").symlink_to(os.fsdecode(b"caf\xe9"))
+    assert copy_folder(folder, tmp_path / "copy").left_out == ("bent", "caf\ufffd")
+    assert msgspec.json.encode(snapshot(folder, blobs))
+    assert list(snapshot(folder, blobs)) == ["round"]
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MAX_BYTES", 200), ("MAX_FILES", 3)])

@@ -1,6 +1,7 @@
 """`longstep run` as a user meets it: real worlds, folders and sandbox; the models are experts and scripts."""
 
 import asyncio
+import errno
 import io
 import json
 import os
@@ -377,6 +378,17 @@ def test_a_model_that_breaks_keeps_the_run(project, home, capsys):
     assert outcome.exit_code == 0
     assert outcome.episode.num_steps == 3
     assert "begun with script, goes on with other" in shown
+
+
+def test_output_that_cannot_be_written_keeps_the_run(project, home, capsys):
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        run_task(Ask(task="Fix it.", workspace=project), scripted(repairs()), Console(file=Full()))
+    (folder,) = home.glob("runs/*")
+    assert f"the run is kept: longstep run --resume {folder.name}" in capsys.readouterr().err
 
 
 INTERRUPTED = """
