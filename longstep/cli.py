@@ -138,7 +138,7 @@ def eval_run(
     from longstep.sandbox.unsafe import open_sandbox
     from longstep.worlds.registry import world
 
-    chosen = [world(name) for name in worlds.split(",")]
+    chosen = [world(name) for name in dict.fromkeys(worlds.split(","))]
     player = (
         load_model(weights, num_slots=concurrency, max_tokens=context, device=device)
         if model is None

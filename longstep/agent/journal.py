@@ -52,8 +52,8 @@ class _Record(
     pass
 
 
-class Header(_Record, frozen=True, kw_only=True, tag="header"):
-    """All that is needed to go on: the task, the terms, and where the work stands."""
+class Header(_Record, frozen=True, kw_only=True, tag="header", omit_defaults=False):
+    """All that is needed to go on: the task, the terms, and where the work stands. The version is always written."""
 
     version: int = VERSION
     run_id: str

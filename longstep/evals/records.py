@@ -4,6 +4,7 @@ The file is JSON lines: a header, then records as they happen. A run that stops 
 written; a run that goes on with other settings is refused.
 """
 
+import fcntl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -110,18 +111,30 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RecordFile:
-    """Opens or begins the file. UserError if it is another run's, JournalError if it is damaged before its tail."""
+    """Opens or begins the file. UserError if it is another run's or in use, JournalError if it is damaged before its tail."""
 
     def __init__(self, path: Path, header: Header):
         self.path = path
         self.done: dict[Key, Record] = {}
-        if path.exists() and path.stat().st_size > 0:
-            self._read(header)
-            self._file = path.open("ab")
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb")
-            self._write(header)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+        try:
+            self._lock()  # before reading: another process may be writing
+            if path.stat().st_size > 0:
+                self._read(header)
+            else:
+                self._write(header)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"{self.path}: another evaluation is writing it; wait for that one, or give another --json FILE"
+            ) from None
 
     def _read(self, header: Header) -> None:
         data = self.path.read_bytes()

@@ -127,6 +127,12 @@ def run_eval(
     records_path = out_json.with_suffix(".jsonl")
     if records_path == out_json:
         raise UserError(f"{out_json}: this name is for the records; give the summary another suffix, such as .json")
+    if out_json.is_dir():
+        raise UserError(f"{out_json}: a folder; give the file in it that takes the summary, such as summary.json")
+    if concurrency < 1:
+        raise UserError(f"{concurrency} episodes at a time: expected 1 or more")
+    if sampling.temperature < 0:
+        raise UserError(f"temperature {sampling.temperature}: expected 0 (greedy) or more")
     jobs = plan_jobs(worlds, efforts, seeds, families)
     if not resume:
         records_path.unlink(missing_ok=True)

@@ -66,6 +66,7 @@ def test_a_run_is_recorded_whole(recorded):
     """Intent before outcome for each effect, states between, and the history can be had back."""
     folder, _ = recorded
     contents = journal.read(folder / "journal.jsonl")
+    assert f'"version":{journal.VERSION}' in (folder / "journal.jsonl").read_text().partition("\n")[0]
     kinds = [msgspec.json.decode(msgspec.json.encode(line.record))["kind"] for line in contents.lines]
     assert kinds[:8] == [
         *("header", "state", "model intent", "model outcome", "state", "tool intent", "tool outcome", "state"),

@@ -28,7 +28,7 @@ from longstep.evals import (
     run_eval,
     summary_view,
 )
-from longstep.evals.records import Record
+from longstep.evals.records import Header, Record, RecordFile
 from longstep.evals.run import ModelFactory, plan_jobs
 from longstep.messages import Effort
 from longstep.model import Model, preset
@@ -301,6 +301,37 @@ def test_damage_before_the_tail_and_other_runs_are_refused(tmp_path: Path) -> No
         run(tmp_path, Counting(), 2)
     with pytest.raises(UserError, match="suffix"):
         run(tmp_path, Counting(), 2, out_json=records)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"concurrency": 0}, "0 episodes at a time"),
+        ({"sampling": Sampling(temperature=-1.0)}, r"temperature -1\.0"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, baseline("expert"), **changes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_summary_that_could_not_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "out.json").mkdir()
+    with pytest.raises(UserError, match="a folder"):
+        run(tmp_path, baseline("expert"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_two_evaluations_do_not_write_one_file(tmp_path: Path) -> None:
+    header = Header(model="a", sampling=Sampling())
+    first = RecordFile(tmp_path / "r.jsonl", header)
+    with pytest.raises(UserError, match="another evaluation is writing it"):
+        RecordFile(tmp_path / "r.jsonl", header)
+    first.close()
+    RecordFile(tmp_path / "r.jsonl", header).close()
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
