@@ -211,8 +211,10 @@ def _verb(change: Change) -> str:
 def apply(found: Sequence[Change], source: Path, blobs: Blobs) -> None:
     """Write the changes into `source`: each file by an atomic rename, none of them unless all can be written.
 
-    Raises UserError, with nothing written, if a file there is not as it was when the run began.
+    A change that already stands there is left alone. Raises UserError, with nothing written, if a file there is
+    otherwise not as it was when the run began.
     """
+    found = [change for change in found if not _stands(source / change.path, change.new)]
     stale = [change.path for change in found if _now(source / change.path) != _without_mode(change.old)]
     stale += [change.path for change in found if not _parents_are_folders(source, change.path)]
     if stale:
@@ -270,6 +272,12 @@ def _now(path: Path) -> File | None:
     if not path.is_file():
         return File(hash="a folder")
     return File(hash=Blobs.name(path.read_bytes()))
+
+
+def _stands(path: Path, new: File | None) -> bool:
+    if _now(path) != _without_mode(new):
+        return False
+    return new is None or new.link is not None or stat.S_IMODE(path.stat().st_mode) & 0o777 == new.mode
 
 
 def _without_mode(file: File | None) -> File | None:

@@ -387,8 +387,12 @@ class RunJournal:
 
 
 def runs_folder() -> Path:
+    """Raises UserError where there is neither $LONGSTEP_HOME nor a home folder."""
     home = os.environ.get("LONGSTEP_HOME")
-    return ((Path(home) if home else Path.home() / ".local/share/longstep") / "runs").resolve()
+    try:
+        return ((Path(home) if home else Path.home() / ".local/share/longstep") / "runs").resolve()
+    except RuntimeError:
+        raise UserError("there is no home folder to keep runs in; set LONGSTEP_HOME to a folder") from None
 
 
 def new_run_folder() -> Path:

@@ -111,7 +111,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RecordFile:
-    """Opens or begins the file. UserError if it is another run's or in use, JournalError if it is damaged before its tail."""
+    """Opens or begins the file.
+
+    Raises UserError if it is another run's or in use, JournalError if it is damaged before its tail.
+    """
 
     def __init__(self, path: Path, header: Header):
         self.path = path

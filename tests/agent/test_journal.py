@@ -372,3 +372,13 @@ def test_a_killed_process_ends_in_the_same_state(tmp_path):
     assert sum(isinstance(line.record, Resumed) for line in contents.lines) >= 3
     assert isinstance(contents.lines[-1].record, StateRecord)
     assert any(isinstance(line.record, ModelOutcome) for line in contents.lines)
+
+
+def test_no_home_is_a_sentence(monkeypatch):
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("LONGSTEP_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(UserError, match="set LONGSTEP_HOME"):
+        journal.runs_folder()

@@ -169,6 +169,8 @@ def test_a_repaired_folder_is_proved_shown_and_written_back_when_asked(project):
     assert f"written to {project}" in shown
     assert (project / "stock.py").read_text() == FIXED
     assert sorted(p.name for p in project.iterdir()) == [".git", "stock.py", "tests"]
+    again, _ = run(Ask(resume=outcome.run_id, apply=True), scripted(repairs()))
+    assert again.exit_code == 0, "what is written already is no reason to refuse"
 
 
 def test_apply_at_once_writes_only_what_is_proved(project):
