@@ -36,14 +36,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 @app.command()
 def run(
     task: Annotated[str | None, typer.Argument(help="What to do, in plain words.")] = None,
-    workspace: Annotated[Path | None, typer.Option(help="A folder to work on. It is copied; see --apply.")] = None,
-    world: Annotated[
-        str | None, typer.Option(help="Take the task from a world: terminal, repair or retrieval.")
+    workspace: Annotated[
+        Path | None, typer.Option(help="A folder to work on; default: this one. It is copied; see --apply.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Which task of the world.")] = None,
-    family: Annotated[str | None, typer.Option(help="Which kind of task of the world.")] = None,
+    world: Annotated[
+        str | None, typer.Option(help="Take the task from a world instead: terminal, repair or retrieval.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Which task of the world. Default: 0.")] = None,
+    family: Annotated[
+        str | None, typer.Option(help="Which kind of task of the world. Default: the seed's choice.")
+    ] = None,
     effort: Annotated[str | None, typer.Option(help="low, high or max. Default: high.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop after this many steps.")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(help="Stop after this many steps. Default: 40, or the world's.")
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write proved changes back to the workspace.")] = False,
     resume: Annotated[str | None, typer.Option(help="Go on with a run that was stopped: its id.")] = None,
     json: Json = False,
