@@ -145,6 +145,7 @@ def eval_run(
     from longstep.worlds.registry import world
 
     chosen = [world(name) for name in dict.fromkeys(worlds.split(","))]
+    asked_efforts, asked_seeds = parse_efforts(efforts), parse_seeds(seeds)  # before a model is loaded
     player = (
         load_model(weights, num_slots=concurrency, max_tokens=context, device=device)
         if model is None
@@ -153,8 +154,8 @@ def eval_run(
     summary = run_eval(
         player,
         chosen,
-        efforts=parse_efforts(efforts),
-        seeds=parse_seeds(seeds),
+        efforts=asked_efforts,
+        seeds=asked_seeds,
         out_json=json,
         sandbox=open_sandbox(unsafe_no_sandbox),
         name=model,
